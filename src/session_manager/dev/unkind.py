@@ -1,0 +1,92 @@
+"""The disorder of a real engine, on purpose and from a seed.
+
+The engine runs every delivery and every answer as a task of its own, so what was sent closely together arrives in any
+order. Tests that pass on an orderly engine prove nothing about that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Unkindness:
+    """How unkind an engine is.
+
+    The defaults are what was seen on the real one: neighbours of a burst change places, things half a millisecond apart
+    do not, and (far less than once in a thousand calls) an answer gets lost. `Unkindness.none()` is an orderly engine.
+    """
+
+    #: Whether deliveries, answers and replayed bindings change places at all.
+    shuffles: bool = True
+    #: Share of a burst that is held back a little, so that it falls behind later bursts too.
+    held: float = 0.2
+    #: Longest time anything is held back, in seconds.
+    hold: float = 0.001
+    #: Chance that a worker's answer is dropped: the work is done and the caller runs into its time-out.
+    lost_replies: float = 0.0
+
+    @classmethod
+    def none(cls) -> Unkindness:
+        """Everything in the order it came."""
+        return cls(shuffles=False, held=0.0, hold=0.0)
+
+    @classmethod
+    def cruel(cls) -> Unkindness:
+        """Far more disorder than the real engine shows: half of everything waits up to 30 ms."""
+        return cls(held=0.5, hold=0.03)
+
+
+# Closer together than this counts as a burst.
+_CROWDED_S = 0.0001
+
+
+class Disorder:
+    """Runs things soon, in an order nobody should rely on."""
+
+    def __init__(self, unkindness: Unkindness, rng: random.Random) -> None:
+        self.unkindness = unkindness
+        self._rng = rng
+        self._waiting: list[Callable[[], None]] = []
+        self._last = 0.0
+
+    def soon(self, run: Callable[[], None]) -> None:
+        """Run `run` in this or a coming turn of the event loop, before or after its neighbours."""
+        if not self.unkindness.shuffles:
+            run()
+            return
+        self._waiting.append(run)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def shuffled(self, items: Iterable[T]) -> list[T]:
+        """The items in any order."""
+        order = list(items)
+        if self.unkindness.shuffles:
+            self._rng.shuffle(order)
+        return order
+
+    def loses_reply(self) -> bool:
+        """Whether this answer goes the way of the lost ones."""
+        chance = self.unkindness.lost_replies
+        return chance > 0 and self._rng.random() < chance
+
+    def _turn(self) -> None:
+        batch, self._waiting = self._waiting, []
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        crowded = len(batch) > 1 or now - self._last < _CROWDED_S or self.unkindness.held >= 0.5
+        self._last = now
+        if crowded:
+            self._rng.shuffle(batch)
+        for run in batch:
+            if crowded and self._rng.random() < self.unkindness.held:
+                loop.call_later(self._rng.random() * self.unkindness.hold, run)
+            else:
+                run()

@@ -1,0 +1,139 @@
+"""The server's end of one WebSocket, without a task of its own: bytes in, messages out, all in the loop's callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+MAX_MESSAGE = 64 * 1024 * 1024
+MAX_FRAME = 16 * 1024 * 1024
+
+_CLOSE_PATIENCE_S = 1.0
+
+PATHS = ("/", "/otel")
+
+
+class Socket(asyncio.Protocol):
+    """One WebSocket.
+
+    `on_open(socket, path)` is called once the handshake is done, `on_message` with every complete message, `on_end`
+    once when the peer said goodbye, broke a limit or vanished.
+    """
+
+    def __init__(
+        self,
+        on_open: Callable[[Socket, str], None],
+        on_end: Callable[[Socket], None],
+        *,
+        nagle: bool,
+    ) -> None:
+        self._on_open = on_open
+        self._on_end = on_end
+        self._nagle = nagle
+        self._ws = ServerProtocol(max_size=MAX_MESSAGE)
+        self._parts: list[bytes] = []
+        self._ended = False
+        self._muted = False
+        self.on_message: Callable[[bytes], None] = lambda message: None
+        self.transport: asyncio.Transport
+
+    # -- the engine's side
+
+    def send(self, text: bytes) -> None:
+        if self._ws.state is State.OPEN and not self._muted:
+            self._ws.send_text(text)
+            self._flush()
+
+    def close(self) -> None:
+        if self._ws.state is State.OPEN:
+            self._ws.send_close()
+            self._flush()
+            asyncio.get_running_loop().call_later(_CLOSE_PATIENCE_S, self.abort)
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def mute(self) -> None:
+        """Go on holding the connection without reading or writing anything, as when the network is gone."""
+        self._muted = True
+        self.transport.pause_reading()
+
+    @property
+    def ip_address(self) -> str | None:
+        peer = self.transport.get_extra_info("peername")
+        return str(peer[0]) if peer else None
+
+    # -- the loop's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if self._nagle:
+            raw = transport.get_extra_info("socket")
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+
+    def data_received(self, data: bytes) -> None:
+        self._ws.receive_data(data)
+        for event in self._ws.events_received():
+            if isinstance(event, Request):
+                self._shake_hands(event)
+            elif isinstance(event, Frame) and not self._ended:
+                self._take(event)
+        if self._ws.parser_exc is not None:
+            # A broken limit: the engine drops the socket without a close frame.
+            self._end()
+            self.transport.abort()
+        else:
+            self._flush()
+
+    def eof_received(self) -> bool | None:
+        self._ws.receive_eof()
+        self._flush()
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+
+    def _shake_hands(self, request: Request) -> None:
+        path = request.path.split("?")[0]
+        if path not in PATHS:
+            self._ws.send_response(self._ws.reject(404, "no such endpoint\n"))
+            return
+        response = self._ws.accept(request)
+        self._ws.send_response(response)
+        self._flush()
+        if response.status_code == 101:
+            self._on_open(self, path)
+
+    def _take(self, frame: Frame) -> None:
+        if frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+            if len(frame.data) > MAX_FRAME:
+                self._end()
+                self.transport.abort()
+            elif frame.fin and not self._parts:
+                self.on_message(bytes(frame.data))
+            else:
+                self._parts.append(bytes(frame.data))
+                if frame.fin:
+                    message, self._parts = b"".join(self._parts), []
+                    self.on_message(message)
+        elif frame.opcode is Opcode.CLOSE:
+            self._end()
+
+    def _flush(self) -> None:
+        for data in self._ws.data_to_send():
+            if data:
+                self.transport.write(data)
+            elif self.transport.can_write_eof():
+                self.transport.write_eof()
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._on_end(self)

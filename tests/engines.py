@@ -1,0 +1,151 @@
+"""Engines for tests: the loopback one always, the real one where the environment names it.
+
+`III_BIN` is an iii engine binary to start, with a generated configuration, on a free port in a temporary directory;
+`III_ENGINE_URL` is one that already runs. Without either `real_engine()` raises `NoEngine`; tests skip with its text.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from session_manager.dev import EngineThread, Unkindness
+
+_CONFIG = """\
+workers:
+  - name: iii-worker-manager
+    config: {{port: {port}, host: 127.0.0.1}}
+  - name: configuration
+    config: {{adapter: {{name: fs, config: {{directory: ./config}}}}, ttl_seconds: 0}}
+  - name: iii-observability
+    config: {{enabled: false, logs_enabled: false, metrics_enabled: false}}
+"""
+
+
+class NoEngine(Exception):
+    """There is no real engine here."""
+
+
+def free_port() -> int:
+    """A port nothing listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes] | None = None, seconds: float = 15.0) -> None:
+    """Return when something listens on the port."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if process is not None and process.poll() is not None:
+            raise RuntimeError(f"the engine stopped with {process.returncode} before it listened")
+        time.sleep(0.01)
+    raise RuntimeError(f"nothing listens on port {port} after {seconds} s")
+
+
+class RealEngine:
+    """A real engine process, on a port and in a directory that outlive it, so that it can be killed and come back."""
+
+    def __init__(self, binary: str, directory: Path) -> None:
+        self.binary = binary
+        self.directory = directory
+        self.port = free_port()
+        self.url = f"ws://127.0.0.1:{self.port}"
+        #: Where it keeps configuration entries, one YAML file each.
+        self.config_dir = directory / "config"
+        self.log = directory / "engine.log"
+        self.environment: dict[str, str] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it (again) and wait until it listens."""
+        config = self.directory / "engine.yaml"
+        if not config.exists():
+            config.write_text(_CONFIG.format(port=self.port))
+        environment = {
+            "PATH": os.environ.get("PATH", ""),
+            "HOME": str(self.directory),
+            "III_TELEMETRY_ENABLED": "false",
+            **self.environment,
+        }
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self.binary, "-c", str(config), "--no-update-check"],
+                cwd=self.directory,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        wait_for_port(self.port, self._process)
+
+    def kill(self) -> None:
+        """SIGKILL: it has no chance to say anything."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL if that takes more than 10 s."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def real_engine_process() -> Iterator[RealEngine]:
+    """A real engine of our own, from `III_BIN`; raises NoEngine without it."""
+    binary = os.environ.get("III_BIN")
+    if not binary:
+        raise NoEngine("set III_BIN to an iii engine binary to run this on a real engine of its own")
+    if not os.access(binary, os.X_OK):
+        raise NoEngine(f"III_BIN={binary} is no program")
+    with tempfile.TemporaryDirectory(prefix="iii-engine-", ignore_cleanup_errors=True) as directory:
+        engine = RealEngine(str(Path(binary).resolve()), Path(directory))
+        engine.start()
+        try:
+            yield engine
+        finally:
+            engine.stop()
+
+
+@contextmanager
+def real_engine() -> Iterator[str]:
+    """The URL of a real engine: `III_ENGINE_URL`, or one started from `III_BIN`; raises NoEngine without either."""
+    url = os.environ.get("III_ENGINE_URL")
+    if url:
+        yield url
+        return
+    if not os.environ.get("III_BIN"):
+        raise NoEngine(
+            "set III_BIN (an iii engine binary) or III_ENGINE_URL (a running one) to run this on the real one"
+        )
+    with real_engine_process() as engine:
+        yield engine.url
+
+
+@contextmanager
+def loopback_engine(
+    config_dir: str | Path | None = None, *, seed: int | None = None, unkindness: Unkindness | None = None
+) -> Iterator[str]:
+    """The URL of a loopback engine in a thread of its own."""
+    with EngineThread(config_dir=config_dir, seed=seed, unkindness=unkindness) as engine:
+        yield engine.url
