@@ -111,8 +111,8 @@ class RealEngine:
 
 
 @contextmanager
-def real_engine_process() -> Iterator[RealEngine]:
-    """A real engine of our own, from `III_BIN`; raises NoEngine without it."""
+def real_engine_process(environment: dict[str, str] | None = None) -> Iterator[RealEngine]:
+    """A real engine of our own, from `III_BIN`, with these variables beside; raises NoEngine without it."""
     binary = os.environ.get("III_BIN")
     if not binary:
         raise NoEngine("set III_BIN to an iii engine binary to run this on a real engine of its own")
@@ -120,6 +120,7 @@ def real_engine_process() -> Iterator[RealEngine]:
         raise NoEngine(f"III_BIN={binary} is no program")
     with tempfile.TemporaryDirectory(prefix="iii-engine-", ignore_cleanup_errors=True) as directory:
         engine = RealEngine(str(Path(binary).resolve()), Path(directory))
+        engine.environment.update(environment or {})
         engine.start()
         try:
             yield engine
@@ -128,8 +129,11 @@ def real_engine_process() -> Iterator[RealEngine]:
 
 
 @contextmanager
-def real_engine() -> Iterator[str]:
-    """The URL of a real engine: `III_ENGINE_URL`, or one started from `III_BIN`; raises NoEngine without either."""
+def real_engine(environment: dict[str, str] | None = None) -> Iterator[str]:
+    """The URL of a real engine: `III_ENGINE_URL`, or one started from `III_BIN`; raises NoEngine without either.
+
+    `environment` is for one that is started.
+    """
     url = os.environ.get("III_ENGINE_URL")
     if url:
         yield url
@@ -138,7 +142,7 @@ def real_engine() -> Iterator[str]:
         raise NoEngine(
             "set III_BIN (an iii engine binary) or III_ENGINE_URL (a running one) to run this on the real one"
         )
-    with real_engine_process() as engine:
+    with real_engine_process(environment) as engine:
         yield engine.url
 
 

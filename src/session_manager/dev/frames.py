@@ -1,4 +1,4 @@
-"""The engine's frames, and what the engine does to JSON on the way.
+"""The engine's frames.
 
 One struct per frame a worker may send; several travel both ways. `decode` takes the bytes of a text frame as the engine
 does: it refuses what the engine drops without a word and changes what the engine changes. `encode` writes what leaves
@@ -8,12 +8,13 @@ the engine, object keys sorted.
 from __future__ import annotations
 
 import json
-import math
 import re
 import uuid
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
+
+from session_manager.dev import numbers
 
 DEFAULT_NAMESPACE = "default"
 
@@ -168,7 +169,7 @@ Inbound = (
     | Pong
 )
 
-_decoder: msgspec.json.Decoder[Inbound] = msgspec.json.Decoder(Inbound)
+_decoder: msgspec.json.Decoder[Inbound] = msgspec.json.Decoder(Inbound, float_hook=numbers.double)
 _encoder = msgspec.json.Encoder(order="sorted")
 
 # What msgspec reads otherwise than the engine: a minus zero, and integers that may be too long for 64 bits. Both are
@@ -186,7 +187,7 @@ def decode(raw: bytes) -> Inbound:
     try:
         frame = _decoder.decode(raw)
         if _UNUSUAL_NUMBER.search(raw):
-            frame = msgspec.convert(json.loads(raw, parse_int=_integer, parse_float=_double), Inbound)
+            frame = msgspec.convert(json.loads(raw, parse_int=numbers.integer, parse_float=numbers.double), Inbound)
     except (ValueError, RecursionError) as error:
         raise Undecodable(str(error)) from error
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(frame) > MAX_DEPTH:
@@ -219,24 +220,6 @@ def _with_canonical_id(frame: Inbound, invocation_id: str) -> Inbound:
     except ValueError as error:
         raise Undecodable(f"{invocation_id!r} is no UUID") from error
     return msgspec.structs.replace(frame, invocation_id=canonical)
-
-
-def _integer(text: str) -> int | float:
-    number = int(text) if len(text) < 40 else 1 << 64
-    if number == 0 and text[0] == "-":
-        return -0.0
-    return number if -(1 << 63) <= number < 1 << 64 else _double(text)
-
-
-def _double(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        _refuse(text)
-    return number
-
-
-def _refuse(text: str) -> NoReturn:
-    raise Undecodable(f"{text[:20]} is out of range")
 
 
 def _depth(frame: Inbound) -> int:
