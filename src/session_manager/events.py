@@ -17,6 +17,7 @@ from session_manager.model import (
     Role,
     Status,
     Uint64,
+    encode,
     role_of,
 )
 
@@ -28,8 +29,9 @@ class Event(Struct, omit_defaults=True):
 
     session_id: str
 
-    def payload(self) -> JsonObject:
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return] # a struct becomes a dict
+    def payload(self) -> bytes:
+        """JSON of what subscribers receive."""
+        return encode(self)
 
     def role(self) -> Role | None:
         """The role of the event's message, for events that carry one."""
@@ -51,15 +53,11 @@ class MessageAdded(Event):
 
     entry_id: str
     timestamp: Int64
-    parent_id: str | None = None
+    parent_id: str | None
+    """Without a default, because it is on the wire even when null."""
     message: Message | None = None
     custom: CustomPayload | None = None
     origin: JsonObject | None = None
-
-    def payload(self) -> JsonObject:
-        payload = super().payload()
-        payload.setdefault("parent_id", None)
-        return payload
 
     def role(self) -> Role | None:
         return None if self.message is None else role_of(self.message)
@@ -118,25 +116,26 @@ class Envelope(Struct, omit_defaults=True):
     session_metadata: JsonObject | None = None
 
 
-class Emission(Struct):
+class Emission(Struct, frozen=True):
     """An event and the metadata that the session had at that moment (for a deletion: before it)."""
 
     event: Event
     metadata: JsonObject | None
 
-    def envelope(self) -> JsonObject:
-        envelope: JsonObject = {"trigger_type": self.event.trigger_type, "payload": self.event.payload()}
-        if self.metadata is not None:
-            envelope["session_metadata"] = self.metadata
-        return envelope
+    def envelope(self, payload: bytes) -> bytes:
+        """JSON of the event as it goes to other instances, `payload` being the JSON of the event."""
+        return encode(Envelope(self.event.trigger_type, msgspec.Raw(payload), self.metadata))
 
 
 def open_envelope(envelope: Envelope) -> Emission | None:
     """The event in an envelope; None when its type is not one of the six or its payload is not of that type."""
     event_type = EVENTS.get(envelope.trigger_type)
+    payload = envelope.payload
     if event_type is None:
         return None
+    if event_type is MessageAdded and isinstance(payload, dict):
+        payload = {"parent_id": None, **payload}
     try:
-        return Emission(msgspec.convert(envelope.payload, event_type), envelope.session_metadata)
+        return Emission(msgspec.convert(payload, event_type), envelope.session_metadata)
     except msgspec.ValidationError:
         return None

@@ -265,10 +265,11 @@ class SessionMeta(Struct, omit_defaults=True, frozen=True):
         ),
     ]
     status_reason: Annotated[str | None, Meta(description="Why the status is what it is; idle never has one.")] = None
-    metadata: Annotated[JsonObject | None, Meta(description="The application's own labels; lists and bindings filter on them.")] = None
+    metadata: Annotated[
+        JsonObject | None, Meta(description="The application's own labels; lists and bindings filter on them.")
+    ] = None
     forked_from: Annotated[str | None, Meta(description="The session that this one was copied from.")] = None
     draft: Annotated[str | None, Meta(description="Text that the person has typed and not sent.")] = None
-
 
     def wire(self) -> JsonObject:
         return msgspec.to_builtins(self)  # type: ignore[no-any-return] # a struct becomes a dict

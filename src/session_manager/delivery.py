@@ -1,0 +1,266 @@
+"""Deliveries to subscribers: lanes, because the engine keeps no order among calls.
+
+One lane per binding and session. The next event of a lane leaves when the one before was answered, or after a
+patience, whichever comes first; while older answers are outstanding a short pace replaces the patience, so that a
+subscriber which runs a whole agent turn inside its handler gets that turn's events at once. A lane that lags merges
+waiting updates of one message into the newest, which carries the whole message. Each binding has one bounded queue; on
+overflow the oldest parcels are dropped, counted and logged. Nothing a subscriber does is felt by a writer.
+
+Everything here runs on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import structlog
+from msgspec import Struct
+
+from session_manager.bindings import Binding
+from session_manager.events import STORE_EVENTS
+
+log = structlog.get_logger("session_manager.delivery")
+
+Send = Callable[[Binding, bytes], Awaitable[None]]
+"""Delivers one payload and returns when the subscriber has answered; raises when it cannot be reached."""
+
+
+class Parcel(Struct, frozen=True):
+    """One event on its way to one binding."""
+
+    binding: Binding
+    session_id: str
+    payload: bytes
+    merge: str | None
+    """The entry whose waiting updates this one makes superfluous, if it is an update."""
+
+
+class Pace(Struct, frozen=True):
+    """How deliveries are timed and bounded. Times are in seconds.
+
+    The patience must stay above the 40 ms that a delayed acknowledgement takes: a sender that gives up sooner stays
+    one answer behind for ever.
+    """
+
+    patience: float = 0.050
+    short: float = 0.0025
+    unanswered: int = 64
+    """Most deliveries of one binding without an answer."""
+    waiting: int = 10_000
+    """Most parcels of one binding that wait to be sent."""
+    waiting_bytes: int = 64 << 20
+    lag: float = 1.0
+    lag_parcels: int = 200
+    """A lane lags when its oldest parcel waits longer than `lag`, or more than so many wait."""
+
+
+class Tally(Struct):
+    """What became of the parcels of one binding."""
+
+    answered: int = 0
+    failed: int = 0
+    merged: int = 0
+    dropped: int = 0
+
+
+class _Waiting:
+    __slots__ = ("gone", "lane", "merge", "payload", "since")
+
+    def __init__(self, lane: _Lane, payload: bytes, merge: str | None, since: float) -> None:
+        self.lane, self.payload, self.merge, self.since, self.gone = lane, payload, merge, since, False
+
+
+class _Lane:
+    """The parcels of one session for one binding."""
+
+    __slots__ = ("last", "newest", "outstanding", "queue", "ready", "session_id", "stalled", "timer")
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        self.queue: deque[_Waiting] = deque()
+        self.newest: dict[str, _Waiting] = {}
+        self.last: asyncio.Task[None] | None = None
+        self.outstanding = 0
+        self.ready = True
+        self.stalled = False
+        self.timer: asyncio.TimerHandle | None = None
+
+    def idle(self) -> bool:
+        return not self.queue and not self.outstanding and self.timer is None
+
+
+class _Outbox:
+    """The queue of one binding: its lanes, and all its waiting parcels in the order in which they came."""
+
+    __slots__ = ("binding", "bytes", "count", "lanes", "order", "reachable", "stalled", "tally", "unanswered")
+
+    def __init__(self, binding: Binding) -> None:
+        self.binding = binding
+        self.lanes: dict[str, _Lane] = {}
+        self.order: deque[_Waiting] = deque()
+        self.stalled: deque[_Lane] = deque()
+        self.tally = Tally()
+        self.unanswered = self.count = self.bytes = 0
+        self.reachable = True
+
+    def tidy(self) -> None:
+        """Lets go of what no longer waits, also behind a parcel that waits long."""
+        while self.order and self.order[0].gone:
+            self.order.popleft()
+        if len(self.order) > 2 * self.count + 1000:
+            self.order = deque(waiting for waiting in self.order if not waiting.gone)
+
+
+class Delivery:
+    """Sends parcels. `tallies` is there for operators to read."""
+
+    def __init__(self, send: Send, pace: Pace | None = None) -> None:
+        self._send, self._pace = send, pace or Pace()
+        self._outboxes: dict[str, _Outbox] = {}
+
+    def take(self, parcels: Iterable[Parcel]) -> None:
+        """Takes parcels over and returns at once."""
+        now = asyncio.get_running_loop().time()
+        for parcel in parcels:
+            outbox = self._outboxes.get(parcel.binding.id)
+            if outbox is None:
+                outbox = self._outboxes[parcel.binding.id] = _Outbox(parcel.binding)
+            self._queue(outbox, parcel, now)
+
+    def forget(self, binding_id: str) -> None:
+        """Drops what still waits for a binding that is no more."""
+        outbox = self._outboxes.pop(binding_id, None)
+        for lane in outbox.lanes.values() if outbox else ():
+            if lane.timer is not None:
+                lane.timer.cancel()
+            lane.queue.clear()
+
+    def tallies(self) -> Sequence[tuple[Binding, Tally, int]]:
+        """Per binding: what became of its parcels, and how many wait."""
+        return [(outbox.binding, outbox.tally, outbox.count) for outbox in self._outboxes.values()]
+
+    async def drain(self, seconds: float) -> int:
+        """Waits until everything was sent and answered, at most so long. Returns how many parcels are left."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while (left := self._left()) and loop.time() < deadline:  # noqa: ASYNC110 # once, at the end, with a deadline
+            await asyncio.sleep(0.01)  # happens once, at the end, and has a deadline
+        return left
+
+    def _left(self) -> int:
+        return sum(outbox.count + outbox.unanswered for outbox in self._outboxes.values())
+
+    def _queue(self, outbox: _Outbox, parcel: Parcel, now: float) -> None:
+        lane = outbox.lanes.get(parcel.session_id)
+        if lane is None:
+            lane = outbox.lanes[parcel.session_id] = _Lane(parcel.session_id)
+        merge = None if outbox.binding.trigger_type == STORE_EVENTS else parcel.merge
+        waiting = _Waiting(lane, parcel.payload, merge, now)
+        if merge is not None and lane.queue:
+            self._merge(outbox, lane, merge, now)
+        lane.queue.append(waiting)
+        outbox.order.append(waiting)
+        outbox.count += 1
+        outbox.bytes += len(parcel.payload)
+        if merge is not None:
+            lane.newest[merge] = waiting
+        self._advance(outbox, lane)
+        while outbox.count > 1 and (outbox.count > self._pace.waiting or outbox.bytes > self._pace.waiting_bytes):
+            self._drop_oldest(outbox)
+
+    def _merge(self, outbox: _Outbox, lane: _Lane, entry_id: str, now: float) -> None:
+        """In a lane that lags, makes a waiting update of the entry superfluous."""
+        older = lane.newest.get(entry_id)
+        lagging = len(lane.queue) > self._pace.lag_parcels or now - lane.queue[0].since > self._pace.lag
+        if older is None or older.gone or not lagging:
+            return
+        self._discard(outbox, older)
+        outbox.tally.merged += 1
+
+    def _drop_oldest(self, outbox: _Outbox) -> None:
+        while outbox.order:
+            oldest = outbox.order.popleft()
+            if not oldest.gone:
+                self._discard(outbox, oldest)
+                outbox.tally.dropped += 1
+                if outbox.tally.dropped == 1 or outbox.tally.dropped % self._pace.waiting == 0:
+                    log.warning(
+                        "deliveries dropped: the subscriber does not keep up",
+                        function_id=outbox.binding.function_id,
+                        trigger_type=outbox.binding.trigger_type,
+                        dropped=outbox.tally.dropped,
+                    )
+                return
+
+    def _discard(self, outbox: _Outbox, waiting: _Waiting) -> None:
+        waiting.gone = True
+        outbox.count -= 1
+        outbox.bytes -= len(waiting.payload)
+        waiting.payload = b""
+        lane = waiting.lane
+        if waiting.merge is not None and lane.newest.get(waiting.merge) is waiting:
+            del lane.newest[waiting.merge]
+        while lane.queue and lane.queue[0].gone:
+            lane.queue.popleft()
+
+    def _advance(self, outbox: _Outbox, lane: _Lane) -> None:
+        """Sends the lane's next parcel if its turn has come."""
+        if not lane.ready or not lane.queue or lane.stalled:
+            return
+        if outbox.unanswered >= self._pace.unanswered:
+            lane.stalled = True
+            outbox.stalled.append(lane)
+            return
+        waiting = lane.queue[0]
+        payload = waiting.payload
+        self._discard(outbox, waiting)
+        outbox.tidy()
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._deliver(outbox, payload))
+        lane.last, lane.ready = task, False
+        lane.timer = loop.call_later(
+            self._pace.short if lane.outstanding else self._pace.patience, self._impatient, outbox, lane
+        )
+        lane.outstanding += 1
+        outbox.unanswered += 1
+        task.add_done_callback(lambda done: self._answered(outbox, lane, done))
+
+    async def _deliver(self, outbox: _Outbox, payload: bytes) -> None:
+        binding, tally = outbox.binding, outbox.tally
+        try:
+            await self._send(binding, payload)
+        except Exception as error:  # whatever a subscriber or the connection does must not end a lane
+            tally.failed += 1
+            if outbox.reachable:
+                outbox.reachable = False
+                log.warning(
+                    "delivery failed",
+                    function_id=binding.function_id,
+                    trigger_type=binding.trigger_type,
+                    error=getattr(error, "code", None) or type(error).__name__,
+                )
+        else:
+            tally.answered += 1
+            outbox.reachable = True
+
+    def _impatient(self, outbox: _Outbox, lane: _Lane) -> None:
+        lane.timer, lane.ready = None, True
+        self._advance(outbox, lane)
+
+    def _answered(self, outbox: _Outbox, lane: _Lane, done: asyncio.Task[None]) -> None:
+        outbox.unanswered -= 1
+        lane.outstanding -= 1
+        if lane.last is done:
+            lane.last, lane.ready = None, True
+            if lane.timer is not None:
+                lane.timer.cancel()
+                lane.timer = None
+            self._advance(outbox, lane)
+        if outbox.stalled and outbox.unanswered < self._pace.unanswered:
+            next_lane = outbox.stalled.popleft()
+            next_lane.stalled = False
+            self._advance(outbox, next_lane)
+        if lane.idle() and outbox.lanes.get(lane.session_id) is lane:
+            del outbox.lanes[lane.session_id]

@@ -1,0 +1,136 @@
+"""The road of every call: payload, door, typed request, lock, rule, one atomic change, events out, reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from session_manager import door
+from session_manager.clock import Clock, Ids
+from session_manager.errors import MalformedRequest, NotServed, StorageError
+from session_manager.events import Emission
+from session_manager.functions import FUNCTIONS, Function, Kind
+from session_manager.locks import SessionLocks
+from session_manager.outcome import Outcome, Reloader, Tools
+from session_manager.paging import Limits
+from session_manager.store import Store
+
+Publish = Callable[[Sequence[Emission]], None]
+"""Takes the events of one durable change, in order; returns at once and never raises."""
+
+
+class Runtime(Struct, frozen=True):
+    """A store in use, and where its events go. It is replaced as a whole when the configuration changes."""
+
+    store: Store
+    publish: Publish
+    limits: Limits
+    owns_store: bool = True
+    """Whether the store is this instance's own, so that it serves the store protocol to others."""
+
+
+class Service:
+    """Answers calls. A call that runs when the runtime is replaced finishes on the one it began on."""
+
+    def __init__(self, runtime: Runtime, clock: Clock, ids: Ids, reloader: Reloader) -> None:
+        self.runtime = runtime
+        self._clock, self._ids, self._reloader = clock, ids, reloader
+        self._locks = SessionLocks()
+        self._functions: Mapping[str, Function] = {function.id: function for function in FUNCTIONS}
+        self._running: dict[int, int] = {}
+        """Calls on their way, per store."""
+
+    async def call(self, function_id: str, payload: Any) -> Any:
+        """The reply of one function as plain JSON values. Raises SessionManagerError."""
+        return await self.answer(self._functions[function_id], payload)
+
+    async def answer(self, function: Function, payload: Any) -> Any:
+        request = read(function.request, payload)
+        runtime = self.runtime
+        store = id(runtime.store)
+        self._running[store] = self._running.get(store, 0) + 1
+        try:
+            return await self._answer(runtime, function, request)
+        except msgspec.MsgspecError as error:
+            raise StorageError("what is stored cannot be read") from error
+        finally:
+            self._running[store] -= 1
+            if not self._running[store]:
+                del self._running[store]
+
+    async def finished(self, runtime: Runtime | None = None) -> None:
+        """Waits for the calls that run on a runtime's store, or on any."""
+        while self._running if runtime is None else id(runtime.store) in self._running:  # noqa: ASYNC110 # at the end only
+            await asyncio.sleep(0.005)
+
+    async def _answer(self, runtime: Runtime, function: Function, request: Struct) -> Any:
+        if function.kind in (Kind.RAW, Kind.RAW_READ) and not runtime.owns_store:
+            raise NotServed("store functions are served only by the instance that owns the store, not by a bridge")
+        if function.kind is Kind.WRITE:
+            outcome = await self._write_locked(runtime, function, request, request.session_id)  # type: ignore[attr-defined] # every such request names its session
+        elif function.kind in (Kind.FRESH, Kind.RAW):
+            outcome = await self._write(runtime, function, request)
+        else:
+            outcome = await function.rule(self._tools(runtime, runtime.store), request)
+        reply = outcome.reply
+        return msgspec.to_builtins(reply) if isinstance(reply, Struct) else reply
+
+    async def _write_locked(self, runtime: Runtime, function: Function, request: Struct, session_id: str) -> Outcome:
+        store = runtime.store
+        async with self._locks.hold(session_id):
+            view = store.ahead()
+            try:
+                outcome = await function.rule(self._tools(runtime, view), request)
+            except BaseException:
+                await store.settled(view, session_id)
+                raise
+            if outcome.change is None:
+                durable: Awaitable[Any] = store.settled(view, session_id)
+            else:
+                durable = self._commit(runtime, view, outcome)
+            if not store.pipelines:
+                await durable
+                return outcome
+        await durable
+        return outcome
+
+    async def _write(self, runtime: Runtime, function: Function, request: Struct) -> Outcome:
+        view = runtime.store.ahead()
+        outcome = await function.rule(self._tools(runtime, view), request)
+        if outcome.change is not None:
+            await self._commit(runtime, view, outcome)
+        elif outcome.emissions:
+            runtime.publish(outcome.emissions)
+        return outcome
+
+    def _commit(self, runtime: Runtime, view: Any, outcome: Outcome) -> Awaitable[Any]:
+        """Hands the change over; its events leave once it is durable, whether or not anybody still waits for it."""
+        assert outcome.change is not None
+        ticket = asyncio.ensure_future(runtime.store.commit(view, outcome.change))
+        if outcome.emissions:
+
+            def tell(done: asyncio.Future[int]) -> None:
+                if not done.cancelled() and done.exception() is None:
+                    runtime.publish(outcome.emissions)
+
+            if ticket.done():
+                tell(ticket)  # now, for a reply must not overtake its events
+            else:
+                ticket.add_done_callback(tell)
+        return asyncio.shield(ticket)
+
+    def _tools(self, runtime: Runtime, view: Any) -> Tools:
+        return Tools(view, runtime.store, self._clock, self._ids, runtime.limits, self._reloader)
+
+
+def read(of: type[Struct], payload: Any) -> Struct:
+    """The typed request. Raises MalformedRequest, naming the field."""
+    door.check(payload)
+    try:
+        return msgspec.convert(payload, of)
+    except msgspec.ValidationError as error:
+        raise MalformedRequest(str(error)) from None

@@ -1,0 +1,136 @@
+"""The configuration in force, and how another one takes its place while calls are running."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+import structlog
+
+from session_manager.config import Configuration, parse
+from session_manager.dispatch import Runtime, Service
+from session_manager.errors import SessionManagerError
+from session_manager.events import Created, Deleted, Emission, Event, MessageAdded, MessageUpdated
+from session_manager.model import CustomPayload, Entry, SessionMeta, decode
+from session_manager.store import Store
+
+log = structlog.get_logger("session_manager.reload")
+
+Fetch = Callable[[], Awaitable[Any]]
+"""Reads the configuration value. Raises when it cannot be had."""
+
+Publish = Callable[[Sequence[Emission]], None]
+
+_custom = msgspec.json.Decoder(CustomPayload).decode
+
+
+class Builder(Protocol):
+    async def build(self, configuration: Configuration) -> Runtime:
+        """An open runtime. Raises when the configuration cannot be put into force."""
+
+
+class Configurator:
+    """Holds the configuration in force. `session::on-config-change` and `session::config-status` speak for it."""
+
+    last_outcome: Literal["applied", "rejected"] = "applied"
+    last_error: str | None = None
+    rejected_reloads = 0
+
+    def __init__(self, fetch: Fetch, builder: Builder, replay: Publish) -> None:
+        self._fetch, self._builder, self._replay = fetch, builder, replay
+        self._one_at_a_time = asyncio.Lock()
+        self._configuration = Configuration()
+        self.service: Service | None = None
+
+    async def start(self) -> Runtime:
+        """The first runtime. Raises when the configuration cannot be fetched, understood or put into force."""
+        self._configuration = parse(await self._fetch())
+        return await self._builder.build(self._configuration)
+
+    async def reload(self) -> None:
+        """Fetches the configuration and puts it into force. One at a time, and each fetches anew, so that changes that
+        overlap end in the newest. Raises when it cannot be fetched or understood: then nothing has changed."""
+        async with self._one_at_a_time:
+            service = self.service
+            assert service is not None
+            configuration = parse(await self._fetch())
+            if configuration.adapter == self._configuration.adapter:
+                service.runtime = msgspec.structs.replace(service.runtime, limits=configuration.limits)
+            else:
+                try:
+                    new = await self._builder.build(configuration)
+                except Exception as error:  # whatever it is, the last good configuration stays
+                    self._reject(error)
+                    return
+                await self._swap(service, new)
+            self._configuration = configuration
+            self.last_outcome, self.last_error = "applied", None
+
+    def _reject(self, error: Exception) -> None:
+        text = str(error) if isinstance(error, SessionManagerError) else f"{type(error).__name__}: {error}"
+        self.last_outcome, self.last_error = "rejected", text
+        self.rejected_reloads += 1
+        log.error("the new configuration cannot be put into force; the old one stays", error=text)
+
+    async def _swap(self, service: Service, new: Runtime) -> None:
+        old = service.runtime
+        known = await _known(old.store)
+        service.runtime = new
+        await replay(new.store, known, self._replay)
+        await service.finished(old)
+        await old.store.close()
+
+
+async def _known(store: Store) -> list[SessionMeta]:
+    """What subscribers may know of; nothing when the old store does not answer any more."""
+    try:
+        return await store.metas()
+    except SessionManagerError:
+        return []
+
+
+async def replay(store: Store, known: Sequence[SessionMeta], publish: Publish) -> None:
+    """Tells subscribers what a store holds, as events with the stored times: deleted for the sessions that are gone,
+    then each session as created, and its entries as added, or as updated where they were."""
+    metas = await store.metas()
+    there = {meta.session_id for meta in metas}
+    for meta in known:
+        if meta.session_id not in there:
+            publish([Emission(Deleted(session_id=meta.session_id, timestamp=meta.updated_at), meta.metadata)])
+    for meta in metas:
+        created = Created(
+            session_id=meta.session_id,
+            title=meta.title,
+            description=meta.description,
+            status=meta.status,
+            created_at=meta.created_at,
+            forked_from=meta.forked_from,
+        )
+        entries = await store.entries(meta.session_id)
+        publish([Emission(event, meta.metadata) for event in (created, *(told(meta, entry) for entry in entries))])
+        await asyncio.sleep(0)  # a long replay lets other calls through
+
+
+def told(meta: SessionMeta, entry: Entry) -> Event:
+    """An entry as the event that brings a subscriber up to date."""
+    origin = None if entry.origin is None else decode(entry.origin)
+    if entry.role is not None and entry.revision > 0:
+        return MessageUpdated(
+            session_id=meta.session_id,
+            entry_id=entry.id,
+            message=entry.message(),
+            revision=entry.revision,
+            timestamp=entry.timestamp,
+            origin=origin,
+        )
+    return MessageAdded(
+        session_id=meta.session_id,
+        entry_id=entry.id,
+        parent_id=entry.parent_id,
+        message=None if entry.role is None else entry.message(),
+        custom=_custom(entry.body) if entry.role is None else None,
+        timestamp=entry.timestamp,
+        origin=origin,
+    )

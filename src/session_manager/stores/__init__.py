@@ -1,0 +1,32 @@
+"""The stores, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from session_manager.config import MemoryAdapter, SqliteAdapter
+from session_manager.store import Store
+from session_manager.stores.memory import MemoryStore
+from session_manager.stores.sqlite import SqliteStore
+
+LOCAL: dict[str, Callable[[Any, Path], Store]] = {
+    "memory": lambda config, base: MemoryStore(),
+    "sqlite": lambda config, base: SqliteStore(base / Path(config.path).expanduser(), config.synchronous),
+}
+"""Stores that need nothing but their configuration and the directory that relative paths start from."""
+
+_URLS: dict[str, Callable[[str], Any]] = {
+    "memory": lambda rest: MemoryAdapter(name="memory"),
+    "sqlite": lambda rest: SqliteAdapter.model_validate({"name": "sqlite", "config": {"path": rest}}),
+}
+
+
+def open_store(url: str, base: Path) -> Store:
+    """A store, not yet open, named as `sqlite:FILE`, `fs:DIR` or `memory:`. Raises ValueError."""
+    scheme, _, rest = url.partition(":")
+    if scheme not in _URLS:
+        raise ValueError(f"{url!r} names no store; use one of {', '.join(f'{name}:' for name in _URLS)}")
+    adapter = _URLS[scheme](rest)
+    return LOCAL[scheme](adapter.config, base)

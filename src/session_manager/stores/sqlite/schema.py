@@ -1,0 +1,82 @@
+"""The tables, and the steps from one version of them to the next.
+
+The version is SQLite's `user_version`. A step is never changed once released; a test proves that the steps one by one
+and a fresh database end in the same schema.
+"""
+
+from __future__ import annotations
+
+APPLICATION_ID = 0x53455353
+"""`SESS`, so that `file` and people can tell what the file is."""
+
+STEPS: tuple[str, ...] = (
+    """
+    -- The number of the last commit. Every row says which commit wrote it.
+    CREATE TABLE sequence (last INTEGER NOT NULL);
+    INSERT INTO sequence VALUES (0);
+
+    -- One row per session id that has a record, a leaf or entries. `meta` is the record as JSON, NULL when there is
+    -- none; the columns behind it repeat what lists sort and filter by.
+    CREATE TABLE session (
+        num        INTEGER PRIMARY KEY,
+        id         TEXT NOT NULL UNIQUE,
+        leaf       TEXT,
+        meta       BLOB,
+        status     TEXT,
+        created_at INTEGER,
+        updated_at INTEGER,
+        seq        INTEGER NOT NULL
+    );
+    CREATE INDEX session_created ON session (created_at, id) WHERE meta IS NOT NULL;
+    CREATE INDEX session_updated ON session (updated_at, id) WHERE meta IS NOT NULL;
+    CREATE INDEX session_status_created ON session (status, created_at, id) WHERE meta IS NOT NULL;
+    CREATE INDEX session_status_updated ON session (status, updated_at, id) WHERE meta IS NOT NULL;
+
+    -- One row per top-level key of a session's metadata: a digest of the key and its value in canonical JSON.
+    CREATE TABLE label (
+        digest  BLOB NOT NULL,
+        session INTEGER NOT NULL,
+        PRIMARY KEY (digest, session)
+    ) WITHOUT ROWID;
+    CREATE INDEX label_session ON label (session);
+
+    -- `parent_id` is the chain, and the truth. `branch` and `pos` are an index of it: `pos` is the distance to the
+    -- root, and a branch holds consecutive positions. They are NULL where the chain did not lead to a root when the
+    -- entry was written; such entries are found by walking.
+    CREATE TABLE entry (
+        num       INTEGER PRIMARY KEY,
+        session   INTEGER NOT NULL,
+        id        TEXT NOT NULL,
+        parent_id TEXT,
+        timestamp INTEGER NOT NULL,
+        role      TEXT,
+        body      BLOB NOT NULL,
+        revision  INTEGER NOT NULL,
+        origin    BLOB,
+        branch    INTEGER,
+        pos       INTEGER,
+        seq       INTEGER NOT NULL,
+        UNIQUE (session, id)
+    );
+    CREATE UNIQUE INDEX entry_place ON entry (session, branch, pos, role) WHERE branch IS NOT NULL;
+
+    -- Where a branch leaves another: its first position, and the branch that holds the position before it.
+    CREATE TABLE branch (
+        session INTEGER NOT NULL,
+        branch  INTEGER NOT NULL,
+        parent  INTEGER,
+        start   INTEGER NOT NULL,
+        PRIMARY KEY (session, branch)
+    ) WITHOUT ROWID;
+
+    -- For people with a SQLite shell.
+    CREATE VIEW conversation AS
+        SELECT session.id AS session_id, entry.id AS entry_id, entry.parent_id, entry.branch, entry.pos,
+               coalesce(entry.role, 'bookkeeping') AS role, entry.revision,
+               CAST(entry.body AS TEXT) AS body
+        FROM entry JOIN session ON session.num = entry.session
+        ORDER BY session.id, entry.num;
+    """,
+)
+
+VERSION = len(STEPS)

@@ -1,0 +1,27 @@
+"""Fixtures shared by all tests. A line in ADAPTERS brings a store every test that runs on stores."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stage import InProcess
+
+ADAPTERS: dict[str, dict[str, Any]] = {
+    "memory": {"name": "memory", "config": {}},
+    "sqlite": {"name": "sqlite", "config": {"path": "sessions.db"}},
+}
+
+
+@pytest.fixture(params=sorted(ADAPTERS))
+def adapter(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return ADAPTERS[request.param]
+
+
+@pytest.fixture
+async def stage(adapter: dict[str, Any], tmp_path: Path) -> AsyncIterator[InProcess]:
+    async with InProcess(adapter, tmp_path) as made:
+        yield made
