@@ -1,0 +1,1 @@
+"""Other systems: what of theirs is brought in, and taken back."""

@@ -1,0 +1,352 @@
+"""A stored session, as a document that OpenCode imports.
+
+Records that came from OpenCode and were not touched go out as they came. Everything else is rendered from the entries,
+and the notes say so.
+
+Formats: `1.18` is the document of `opencode export` and `opencode import` of 1.x; `2.1` is the transfer document of the
+second engine; `original` is whichever of the two the session came in (1.18 for sessions that never came from
+OpenCode), with its records in the very form they had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from session_manager.errors import SessionNotFound
+from session_manager.interop.opencode import ids, render_v1, render_v2
+from session_manager.interop.opencode.imports import LOG, ORIGIN_BYTES
+from session_manager.interop.opencode.records import Generation, Record, is_v1, obj, record_id, text
+from session_manager.interop.opencode.sessions import metadata_of
+from session_manager.interop.opencode.sidecar import KEY, ORIGIN, kept_in, original, remains
+from session_manager.interop.opencode.v2 import user_record
+from session_manager.model import (
+    AssistantMessage,
+    CustomMessage,
+    Entry,
+    FunctionResultMessage,
+    JsonObject,
+    SessionMeta,
+    UserMessage,
+    decode,
+    decode_message,
+)
+from session_manager.store import Found, PathQuery, Store
+
+Format = Literal["original", "1.18", "2.1"]
+Form = Literal["1.18", "2.1"]
+
+VERSION = "1.18.34"
+"""The server version that exports of foreign sessions claim: the form they are written in."""
+
+
+class Export(Struct):
+    document: JsonObject
+    format: Format
+    verbatim: int = 0
+    """Messages that went out as they came."""
+    rendered: int = 0
+    """Messages that were rendered from entries."""
+    notes: list[str] = field(default_factory=list)
+    """What is not as it was, for the person who exports."""
+
+
+class Unit(Struct):
+    """The entries of one message of OpenCode."""
+
+    entries: list[Entry]
+    record: Record | None = None
+    """The original, when the entries are as they were imported."""
+    hint: Record | None = None
+    """What is left of the original of an edited message."""
+    edited: bool = False
+
+
+async def export_session(store: Store, session_id: str, form: Format = "original") -> Export:
+    """The document of a stored session: its active path, and what a staged revert hides behind it.
+
+    Raises SessionNotFound when there is no such session, StorageError when its path is broken.
+    """
+    session = await store.session(session_id)
+    if session.meta is None:
+        raise SessionNotFound(session_id)
+    kept = obj(session.meta.metadata or {}, KEY)
+    leaf = session.leaf
+    if session.leaf == kept.get("leaf") and isinstance(kept.get("end"), str):
+        leaf = kept["end"]
+    entries: tuple[Entry, ...] = ()
+    if leaf is not None:
+        page = await store.path(PathQuery(session_id, leaf=leaf))
+        entries = page.entries if page.found is Found.PATH else ()
+    return render(session.meta, entries, form, whole_list=leaf == kept.get("end", kept.get("leaf")))
+
+
+async def export_log(store: Store, session_id: str) -> list[JsonObject]:
+    """The event log that a session was imported from, as it was; empty when it was not imported from one."""
+    events: list[tuple[int, list[JsonObject]]] = []
+    for entry in await store.entries(session_id):
+        body = decode(entry.body) if entry.role is None else {}
+        if body.get("custom_type") == LOG:
+            events.append((int(entry.id.rpartition("/")[2]), body["data"]["events"]))
+    return [event for _, chunk in sorted(events, key=lambda pair: pair[0]) for event in chunk]
+
+
+def render(meta: SessionMeta, entries: Iterable[Entry], form: Format, *, whole_list: bool = True) -> Export:
+    """The document of a session record and a path. `whole_list`: whether the path is all that was imported."""
+    kept = obj(meta.metadata or {}, KEY)
+    info = obj(kept, "session")
+    generation: Generation | None = kept.get("generation") if kept else None
+    if info and text(info, "id") != meta.session_id:
+        info, generation = {}, None  # a copy made here: its messages are its own
+    target: Form = "1.18" if form == "original" and generation in (None, "v1") else "2.1"
+    if form != "original":
+        target = form
+    export = Export({}, form)
+    units = list(_units(entries, export, imported=generation is not None))
+    if target == "1.18":
+        messages = _as_v1(meta, info, units, export)
+    else:
+        messages = _as_v2(meta, units, export, upgrade=form != "original")
+    document_info = _info(meta, info, generation, target, messages, export, upgrade=form != "original")
+    if "revert" in document_info and not whole_list:
+        document_info = {key: value for key, value in document_info.items() if key != "revert"}
+        export.notes.append("the conversation went on here, so the revert that was staged in OpenCode is gone")
+    if generation is None:
+        export.notes.append("the session did not come from OpenCode: everything is rendered from the entries")
+    elif export.rendered:
+        export.notes.append(f"{export.rendered} messages are rendered from the entries, not as OpenCode wrote them")
+    export.document = {"info": document_info, "messages": messages}
+    return export
+
+
+# --- grouping ---
+
+
+def _units(entries: Iterable[Entry], export: Export, *, imported: bool) -> Iterator[Unit]:
+    path = list(entries)
+    by_id = {entry.id: entry for entry in path}
+    owner: dict[str, JsonObject] = {}
+    for entry in path:
+        value = kept_in(entry)
+        if value is not None and isinstance(value.get("entry_ids"), list) and _is_origin(entry):
+            for id_ in value["entry_ids"]:
+                owner[id_] = value
+    done: set[str] = set()
+    at = 0
+    while at < len(path):
+        entry = path[at]
+        at += 1
+        if entry.id in done or _is_origin(entry):
+            continue
+        value = owner.get(entry.id)
+        if value is not None:
+            members = [by_id[id_] for id_ in value["entry_ids"] if id_ in by_id]
+            done.update(member.id for member in members)
+            record = original(value, list(members))
+            yield Unit(members, record, None if record else remains(value, list(members)), edited=record is None)
+        elif (value := kept_in(entry)) is not None:
+            record = original(value, [entry])
+            yield Unit([entry], record, edited=record is None)
+        elif imported and entry.origin == ORIGIN_BYTES and (record := user_record(entry)) is not None:
+            yield Unit([entry], record, edited=entry.revision > 0)
+        elif entry.role is None:
+            export.notes.append(f"bookkeeping entry {entry.id} has no place in OpenCode")
+        else:
+            members = [entry]
+            while entry.role == "assistant" and at < len(path):
+                if path[at].role == "function_result":
+                    members.append(path[at])
+                elif not _is_origin(path[at]):
+                    break
+                at += 1
+            yield Unit(members)
+
+
+def _is_origin(entry: Entry) -> bool:
+    return entry.role is None and decode(entry.body).get("custom_type") == ORIGIN
+
+
+# --- messages ---
+
+
+def _as_v1(meta: SessionMeta, info: JsonObject, units: list[Unit], export: Export) -> list[Record]:
+    session_id = text(info, "id") or _session_id(meta)
+    directory = text(info, "directory") or text(obj(info, "location"), "directory") or "/"
+    writer = render_v1.Writer(meta.session_id, session_id, directory, text(info, "agent", "build"))
+    writer.model = _model_of_first_assistant(units)
+    messages = []
+    for unit in units:
+        if unit.record is not None and is_v1(unit.record) and not unit.edited:
+            writer.saw(unit.record)
+            messages.append(unit.record)
+            export.verbatim += 1
+        else:
+            messages += _rendered(unit, writer, export)
+    export.notes += writer.notes
+    return messages
+
+
+def _as_v2(meta: SessionMeta, units: list[Unit], export: Export, *, upgrade: bool) -> list[Record]:
+    writer = render_v2.Writer(meta.session_id)
+    messages = []
+    for unit in units:
+        if unit.record is not None and not is_v1(unit.record) and unit.record.get("type") != "usage":
+            if not unit.edited:
+                record = render_v2.upgraded(unit.record) if upgrade else unit.record
+                export.verbatim += record == unit.record
+                export.rendered += record != unit.record
+            else:
+                record = unit.record
+                export.rendered += 1
+            writer.saw(record)
+            messages.append(record)
+        elif unit.record is None or is_v1(unit.record):
+            messages += _rendered(unit, writer, export)
+    export.notes += writer.notes
+    return messages
+
+
+def _rendered(unit: Unit, writer: render_v1.Writer | render_v2.Writer, export: Export) -> list[Record]:
+    first = unit.entries[0]
+    if first.role is None:
+        export.notes.append(f"bookkeeping entry {first.id} has no place in this form")
+        return []
+    export.rendered += 1
+    hint = unit.hint if unit.hint is not None else unit.record
+    messages = [(entry, decode_message(entry.body)) for entry in unit.entries if entry.role is not None]
+    results = {m.function_call_id: m for _, m in messages if isinstance(m, FunctionResultMessage)}
+    records: list[Record] = []
+    for entry, message in messages:
+        if isinstance(message, UserMessage):
+            records.append(writer.user(entry, message, hint))
+        elif isinstance(message, AssistantMessage):
+            records.append(writer.assistant(entry, message, results, hint))
+        elif isinstance(message, CustomMessage):
+            records.append(writer.custom(entry, message))
+        elif not isinstance(messages[0][1], AssistantMessage):
+            export.notes.append(f"entry {entry.id} answers a call that is not there")
+            told = CustomMessage("function_result", message.content, message.timestamp, details=message.details)
+            records.append(writer.custom(entry, told))
+    return records
+
+
+def _model_of_first_assistant(units: list[Unit]) -> tuple[str, str]:
+    for unit in units:
+        if unit.entries[0].role == "assistant":
+            message = decode_message(unit.entries[0].body)
+            assert isinstance(message, AssistantMessage)
+            return message.provider, message.model
+    return "unknown", "unknown"
+
+
+# --- the session ---
+
+
+def _session_id(meta: SessionMeta) -> str:
+    if ids.is_opencode_id(meta.session_id, "ses"):
+        return meta.session_id
+    return ids.session_id(meta.session_id, meta.created_at)
+
+
+def _info(
+    meta: SessionMeta,
+    info: JsonObject,
+    generation: Generation | None,
+    target: Form,
+    messages: list[Record],
+    export: Export,
+    *,
+    upgrade: bool,
+) -> JsonObject:
+    same_form = (generation == "v1") == (target == "1.18")
+    if generation is None or not same_form:
+        return _v1_info(meta, info, messages) if target == "1.18" else _v2_info(meta, info, messages)
+    if upgrade and generation == "v2":
+        info = render_v2.upgraded_info(info)
+    changed: JsonObject = {}
+    if meta.title != text(info, "title"):
+        changed["title"] = meta.title
+        export.notes.append("the title was changed here")
+    kept = obj(meta.metadata or {}, KEY)
+    added = obj(kept, "added")
+    plain = {key: value for key, value in (meta.metadata or {}).items() if key != KEY}
+    if plain != metadata_of(info, added):
+        changed["metadata"] = {key: value for key, value in plain.items() if added.get(key, ...) != value}
+        export.notes.append("the metadata were changed here")
+    return {**info, **changed} if changed else info
+
+
+def _own_metadata(meta: SessionMeta) -> JsonObject:
+    added = obj(obj(meta.metadata or {}, KEY), "added")
+    return {k: v for k, v in (meta.metadata or {}).items() if k != KEY and added.get(k, ...) != v}
+
+
+def _sums(messages: list[Record]) -> tuple[int | float, JsonObject]:
+    cost: int | float = 0
+    tokens: JsonObject = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}
+    for message in messages:
+        info = obj(message, "info") or message
+        spent = info.get("cost")
+        cost += spent if isinstance(spent, int | float) else 0
+        used = obj(info, "tokens")
+        for key in ("input", "output", "reasoning"):
+            tokens[key] += used[key] if isinstance(used.get(key), int) else 0
+        for key in ("read", "write"):
+            value = obj(used, "cache").get(key)
+            tokens["cache"][key] += value if isinstance(value, int) else 0
+    return cost, tokens
+
+
+def _v1_info(meta: SessionMeta, info: JsonObject, messages: list[Record]) -> JsonObject:
+    cost, tokens = _sums(messages)
+    made: JsonObject = {
+        "id": text(info, "id") or _session_id(meta),
+        "slug": ids.slug(meta.session_id),
+        "projectID": text(info, "projectID", "global"),
+        "directory": text(obj(info, "location"), "directory", "/"),
+        "title": meta.title or "Untitled",
+        "version": VERSION,
+        "cost": cost,
+        "tokens": tokens,
+        "time": {"created": meta.created_at, "updated": meta.updated_at},
+    }
+    if text(info, "parentID"):
+        made["parentID"] = info["parentID"]
+    if own := _own_metadata(meta):
+        made["metadata"] = own
+    return made
+
+
+def _v2_info(meta: SessionMeta, info: JsonObject, messages: list[Record]) -> JsonObject:
+    cost, tokens = _sums(messages)
+    time: JsonObject = {"created": meta.created_at, "updated": meta.updated_at}
+    made: JsonObject = {
+        "id": text(info, "id") or _session_id(meta),
+        "projectID": text(info, "projectID", "global"),
+        "cost": cost,
+        "tokens": tokens,
+        "time": time,
+        "title": meta.title,
+        "location": {"directory": text(info, "directory", "/")},
+    }
+    outcome = {"done": "succeeded", "error": "failed"}.get(meta.status)
+    if outcome is not None:
+        made["outcome"] = outcome
+        time["idle"] = meta.updated_at
+    if text(info, "parentID"):
+        made["parentID"] = info["parentID"]
+    if own := _own_metadata(meta):
+        made["metadata"] = own
+    return made
+
+
+def as_json(document: JsonObject | list[JsonObject]) -> bytes:
+    """The document as OpenCode writes files: indented by two, UTF-8."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def ids_of(document: JsonObject) -> list[str]:
+    return [record_id(record) for record in document.get("messages", []) if isinstance(record, dict)]

@@ -1,0 +1,322 @@
+"""What an import of one session would change, as a value: nothing is written here.
+
+`plan_import` compares a session of OpenCode with what is stored under its id, and answers with one `Change` (so that a
+session comes in whole or not at all) and the events that the change means. Entries that are there already stay as they
+are, so that importing twice changes nothing. What a person edited here since the last import is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+from msgspec import Struct, field
+
+from session_manager.events import Created, Emission, MessageAdded, MessageUpdated, MetaUpdated, StatusChanged
+from session_manager.interop.opencode.records import obj, text, whole
+from session_manager.interop.opencode.sessions import (
+    ORIGIN,
+    Added,
+    Group,
+    Mapped,
+    SourceSession,
+    kept_of,
+    map_session,
+    metadata_of,
+    session_meta,
+)
+from session_manager.interop.opencode.sidecar import KEY, Draft, fingerprint, kept_in
+from session_manager.model import (
+    CustomPayload,
+    Entry,
+    JsonObject,
+    SessionMeta,
+    decode,
+    decode_message,
+    encode,
+)
+from session_manager.store import Change, Session, Store
+
+LOG = "opencode.log"
+"""Type of the bookkeeping entries that hold an imported event log, outside of any path."""
+
+LOG_CHUNK = 200
+"""Events per entry of a kept log."""
+
+
+class Existing(Struct):
+    """What a store holds under the session's id."""
+
+    session: Session = field(default_factory=Session)
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+
+
+class Plan(Struct, kw_only=True):
+    """What an import would do."""
+
+    session_id: str
+    change: Change | None
+    """None when all of it is there already."""
+    added: list[Entry] = field(default_factory=list)
+    updated: list[Entry] = field(default_factory=list)
+    before: SessionMeta | None = None
+    """The session record until now; None when the session is new."""
+    messages: int = 0
+    """Messages of the source's list."""
+    unchanged: int = 0
+    """Entries that were there already."""
+    skipped: list[str] = field(default_factory=list)
+    """What was left as it is, and why."""
+    lossy: list[str] = field(default_factory=list)
+    """What entries cannot show or the source had lost."""
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def created(self) -> bool:
+        return self.change is not None and self.before is None
+
+    def emissions(self) -> Iterator[Emission]:
+        """The events of the change in order, to be told once it is durable."""
+        if self.change is None or self.change.meta is None:
+            return
+        meta = self.change.meta
+        shown = meta.metadata
+        if self.before is None:
+            yield Emission(
+                Created(meta.session_id, meta.title, meta.description, meta.status, meta.created_at, meta.forked_from),
+                shown,
+            )
+        for entry in self.added:
+            if not _is_log(entry):
+                yield Emission(_added(meta.session_id, entry), shown)
+        for entry in self.updated:
+            if entry.role is not None:
+                yield Emission(
+                    MessageUpdated(
+                        meta.session_id,
+                        entry.id,
+                        decode_message(entry.body),
+                        entry.revision,
+                        meta.updated_at,
+                        None if entry.origin is None else decode(entry.origin),
+                    ),
+                    shown,
+                )
+        if self.before is not None:
+            yield from _meta_events(self.before, meta)
+
+
+def _added(session_id: str, entry: Entry) -> MessageAdded:
+    origin = None if entry.origin is None else decode(entry.origin)
+    if entry.role is None:
+        custom = msgspec.json.decode(entry.body, type=CustomPayload)
+        return MessageAdded(session_id, entry.id, entry.timestamp, entry.parent_id, custom=custom, origin=origin)
+    message = decode_message(entry.body)
+    return MessageAdded(session_id, entry.id, entry.timestamp, entry.parent_id, message=message, origin=origin)
+
+
+def _is_log(entry: Entry) -> bool:
+    return entry.role is None and decode(entry.body).get("custom_type") == LOG
+
+
+def _meta_events(before: SessionMeta, meta: SessionMeta) -> Iterator[Emission]:
+    if (before.status, before.status_reason) != (meta.status, meta.status_reason):
+        changed = StatusChanged(meta.session_id, meta.status, before.status, meta.updated_at, meta.status_reason)
+        yield Emission(changed, meta.metadata)
+    if (before.title, _plain(before.metadata)) != (meta.title, _plain(meta.metadata)):
+        updated = MetaUpdated(meta.session_id, meta.title, meta.description, meta.updated_at, meta.metadata)
+        yield Emission(updated, meta.metadata)
+
+
+def _plain(metadata: JsonObject | None) -> JsonObject:
+    """Metadata without the book that is kept about the source: how far a mirror has come is no news."""
+    return {key: value for key, value in (metadata or {}).items() if key != KEY}
+
+
+async def existing(store: Store, session_id: str) -> Existing:
+    """What a store holds of a session, all branches."""
+    session = await store.session(session_id)
+    if session.meta is None and session.leaf is None:
+        return Existing(session)
+    return Existing(session, {entry.id: entry for entry in await store.entries(session_id)})
+
+
+def plan_import(source: SourceSession, stored: Existing, *, now: int, added: Added | None = None) -> Plan:
+    """What bringing `source` into a store that holds `stored` would change.
+
+    `added` is metadata for the session besides its own, such as an owner; `now` (epoch milliseconds) is only used
+    where the source has no time. Raises Refused when the session cannot be kept whole.
+    """
+    mapped = map_session(source)
+    place = Placement(stored.entries)
+    ends: list[str | None] = [None]
+    for group in mapped.groups:
+        ends.append(place.put(group, ends[-1]))
+    leaf, end = ends[mapped.shown], ends[-1]
+    for entry in log_entries(source):
+        place.put_alone(entry)
+    plan = Plan(
+        session_id=source.id,
+        change=None,
+        added=place.added,
+        updated=place.updated,
+        before=stored.session.meta,
+        messages=len(mapped.groups),
+        unchanged=place.unchanged,
+        skipped=place.skipped,
+        lossy=mapped.lossy,
+        warnings=source.warnings,
+    )
+    if stored.session.meta is None:
+        meta = session_meta(source, mapped, leaf=leaf, end=end, added=added, now=now)
+    else:
+        meta = _merged(stored.session.meta, source, mapped, place, leaf=leaf, end=end, added=added)
+    new_leaf = _leaf(stored.session, leaf, plan)
+    entries = (*place.added, *place.updated, *place.moved)
+    if entries or meta != stored.session.meta or new_leaf is not None:
+        plan.change = Change(source.id, meta=meta, leaf=new_leaf, entries=entries)
+    return plan
+
+
+class Placement:
+    """Puts groups of entries into a chain, over what is stored already."""
+
+    def __init__(self, stored: Mapping[str, Entry]) -> None:
+        self._stored = stored
+        self.added: list[Entry] = []
+        self.updated: list[Entry] = []
+        self.moved: list[Entry] = []
+        """Entries whose only change is the entry before them; and bookkeeping that was rewritten."""
+        self.unchanged = 0
+        self.skipped: list[str] = []
+
+    def put(self, group: Group, parent: str | None) -> str | None:
+        """Places a group behind `parent`; gives its last entry's id. Stored entries keep their order (results of a
+        session that was followed live are in the order in which the tools ended); new ones come behind them."""
+        there = [self._stored[draft.id] for draft in group.drafts if draft.id in self._stored]
+        drafts = {draft.id: draft for draft in group.drafts}
+        if there and _edited(there) and not all(_same(entry, drafts[entry.id]) for entry in there):
+            self.skipped.append(f"message {group.record_id} was edited here and stays as it is")
+            for entry in in_order(there):
+                parent = self._keep(entry, None, parent)
+            return parent
+        for entry in in_order(there):
+            parent = self._keep(entry, drafts.pop(entry.id), parent)
+        for draft in drafts.values():
+            self.added.append(draft.at(parent, ORIGIN_BYTES))
+            parent = draft.id
+        return parent
+
+    def put_alone(self, entry: Entry) -> None:
+        """An entry outside of any path."""
+        if entry.id not in self._stored:
+            self.added.append(entry)
+        elif self._stored[entry.id].body != entry.body:
+            self.updated.append(msgspec.structs.replace(entry, revision=self._stored[entry.id].revision + 1))
+        else:
+            self.unchanged += 1
+
+    def _keep(self, entry: Entry, draft: Draft | None, parent: str | None) -> str:
+        if draft is not None and not _same(entry, draft):
+            changed = msgspec.structs.replace(
+                entry, parent_id=parent, role=draft.role, body=draft.body, revision=entry.revision + 1
+            )
+            self.updated.append(changed)
+        elif entry.parent_id != parent:
+            self.moved.append(msgspec.structs.replace(entry, parent_id=parent))
+        else:
+            self.unchanged += 1
+        return entry.id
+
+
+ORIGIN_BYTES = encode(ORIGIN)
+
+
+def in_order(entries: list[Entry]) -> list[Entry]:
+    """Entries of one group as the chain has them: each behind the one that it names, others where they stand."""
+    behind = {entry.parent_id: entry for entry in reversed(entries)}
+    ids = {entry.id for entry in entries}
+    ordered: list[Entry] = []
+    for start in entries:
+        if start.parent_id in ids:
+            continue
+        at: Entry | None = start
+        while at is not None and at not in ordered:
+            ordered.append(at)
+            at = behind.get(at.id)
+    return ordered + [entry for entry in entries if entry not in ordered]
+
+
+def _same(entry: Entry, draft: Draft) -> bool:
+    if entry.role != draft.role:
+        return False
+    return entry.body == draft.body or bool(decode(entry.body) == decode(draft.body))
+
+
+def _edited(group: list[Entry]) -> bool:
+    """Whether a person changed the entries since they were imported."""
+    for entry in group:
+        value = kept_in(entry)
+        if value is not None:
+            named = value.get("entry_ids")
+            covered = [e for e in group if e.id in named] if isinstance(named, list) else [entry]
+            return bool(fingerprint(covered) != value["mapped_sha256"])
+    return any(entry.revision > 0 for entry in group)
+
+
+def log_entries(source: SourceSession) -> Iterator[Entry]:
+    """The event log of a source that was one, in bookkeeping entries that no path leads to: the list of messages does
+    not hold all that a log does (what was taken back, and when things happened)."""
+    log = source.log or []
+    for start in range(0, len(log), LOG_CHUNK):
+        body = encode({"custom_type": LOG, "data": {"events": log[start : start + LOG_CHUNK]}})
+        yield Entry(f"{source.id}/log/{start}", None, 0, None, body, 0, ORIGIN_BYTES)
+
+
+def _merged(
+    meta: SessionMeta,
+    source: SourceSession,
+    mapped: Mapped,
+    place: Placement,
+    *,
+    leaf: str | None,
+    end: str | None,
+    added: Added | None,
+) -> SessionMeta:
+    """The stored record with what is new in the source. A field that was changed here since the last import stays."""
+    kept = obj(meta.metadata or {}, KEY)
+    was: JsonObject = obj(kept, "session")
+    extra = added if added is not None else obj(kept, "added")
+    value = {**kept, **kept_of(source, leaf=leaf, end=end, added=extra)}
+    if end == leaf:
+        value.pop("end", None)
+    plain = _plain(meta.metadata)
+    if not was or plain == metadata_of(was, obj(kept, "added")):
+        plain = metadata_of(source.info, extra)
+    status, reason = meta.status, meta.status_reason
+    if source.status is not None or source.info != was or place.added or place.updated:
+        status, reason = mapped.status, mapped.status_reason if mapped.status != "idle" else None
+    updated = whole(obj(source.info, "time"), "updated")
+    new = sum(entry.role is not None for entry in place.added)
+    return msgspec.structs.replace(
+        meta,
+        title=text(source.info, "title") if meta.title == text(was, "title") else meta.title,
+        status=status,
+        status_reason=reason,
+        message_count=meta.message_count + new,
+        updated_at=max(meta.updated_at, updated or 0),
+        metadata={**plain, KEY: value},
+        forked_from=meta.forked_from or text(obj(source.info, "fork"), "sessionID") or None,
+    )
+
+
+def _leaf(session: Session, leaf: str | None, plan: Plan) -> str | None:
+    """Where the active leaf goes; None when it stays. A leaf that a person moved since the last import is theirs."""
+    if leaf is None or leaf == session.leaf:
+        return None
+    if session.leaf is not None and session.meta is not None:
+        ours = obj(session.meta.metadata or {}, KEY).get("leaf")
+        if ours != session.leaf:
+            plan.skipped.append(f"the active leaf was moved here to {session.leaf} and stays")
+            return None
+    return leaf
