@@ -65,12 +65,18 @@ class Peer:
         self.closed.set()
         self._news.set()
 
-    async def send(self, type: str, **fields: Any) -> None:
-        await self._ws.send(json.dumps({"type": type, **fields}))
+    async def send(self, kind: str, **fields: Any) -> None:
+        await self._ws.send(json.dumps({"type": kind, **fields}))
 
     async def send_raw(self, message: str | bytes | list[str]) -> None:
         """One message as it is; a list is one message in fragments."""
         await self._ws.send(message)
+
+    async def send_at_once(self, messages: list[str]) -> None:
+        """Several messages in one write, so that the engine reads them together."""
+        for message in messages:
+            self._ws.protocol.send_text(message.encode())
+        self._ws.transport.write(b"".join(self._ws.protocol.data_to_send()))
 
     async def ping(self) -> None:
         await asyncio.wait_for(await self._ws.ping(), PATIENCE_S)
@@ -144,18 +150,18 @@ class Peer:
             raise Failed(frame["error"])
         return frame.get("result")
 
-    def seen(self, type: str, **fields: Any) -> list[Frame]:
+    def seen(self, kind: str, **fields: Any) -> list[Frame]:
         """The frames that have arrived with that type and those fields."""
-        return [frame for frame in self.frames if frame["type"] == type and fields.items() <= frame.items()]
+        return [frame for frame in self.frames if frame["type"] == kind and fields.items() <= frame.items()]
 
-    async def frame(self, type: str, seconds: float = PATIENCE_S, **fields: Any) -> Frame:
+    async def frame(self, kind: str, seconds: float = PATIENCE_S, **fields: Any) -> Frame:
         """The first frame with that type and those fields, arrived or still to come; raises TimeoutError."""
-        return (await self.several(1, type, seconds, **fields))[0]
+        return (await self.several(1, kind, seconds, **fields))[0]
 
-    async def several(self, count: int, type: str, seconds: float = PATIENCE_S, **fields: Any) -> list[Frame]:
+    async def several(self, count: int, kind: str, seconds: float = PATIENCE_S, **fields: Any) -> list[Frame]:
         """The frames with that type and those fields, once there are so many; raises TimeoutError."""
         async with asyncio.timeout(seconds):
-            while len(found := self.seen(type, **fields)) < count:
+            while len(found := self.seen(kind, **fields)) < count:
                 self._news.clear()
                 if self.closed.is_set():
                     raise TimeoutError(f"the connection is closed ({self.close_code})")

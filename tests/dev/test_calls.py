@@ -109,7 +109,9 @@ async def test_only_the_first_answer_counts(url: str) -> None:
         await worker.answer(delivery, result=None)
         await worker.settled()
         await client.settled()
-        assert [frame["error"]["code"] for frame in client.seen("invocationresult", invocation_id=invocation)] == ["mine"]
+        assert [frame["error"]["code"] for frame in client.seen("invocationresult", invocation_id=invocation)] == [
+            "mine"
+        ]
 
 
 async def test_metadata_travels_beside_the_data(url: str) -> None:

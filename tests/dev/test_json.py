@@ -96,9 +96,7 @@ async def test_126_levels_of_data_arrive(pair: tuple[Peer, str]) -> None:
     ],
     ids=lambda text: text[:12],
 )
-async def test_a_frame_the_engine_cannot_read_is_dropped_without_a_word(
-    pair: tuple[Peer, str], swallowed: str
-) -> None:
+async def test_a_frame_the_engine_cannot_read_is_dropped_without_a_word(pair: tuple[Peer, str], swallowed: str) -> None:
     worker, function = pair
     await worker.send_raw(
         f'{{"type":"invokefunction","invocation_id":"{uuid.uuid4()}","function_id":"{function}","data":{swallowed}}}'
