@@ -134,7 +134,7 @@ class CustomMessage(Struct, tag_field="role", tag="custom", omit_defaults=True):
     content: list[ContentBlock]
     timestamp: MessageTime
     display: str | None = None
-    details: Annotated[Json, Meta(description="Anything the application keeps with the message.")] = None
+    details: Json = None
 
 
 Message = UserMessage | AssistantMessage | FunctionResultMessage | CustomMessage
@@ -149,7 +149,6 @@ class CustomPayload(Struct):
 
 # --- entries ---
 
-ParentId = Annotated[str | None, Meta(description="The entry before this one; null for the first.")]
 Revision = Annotated[
     int,
     Meta(ge=0, description="How many times the entry was updated.", extra_json_schema={"format": "uint64"}),
@@ -165,7 +164,8 @@ class MessageEntry(Struct, tag_field="kind", tag="message"):
     id: str
     timestamp: Timestamp
     message: Annotated[Message, Meta(description="The message as stored.")]
-    parent_id: ParentId = None
+    parent_id: str | None = None
+    """The entry before this one; null for the first."""
     revision: Revision = 0
     origin: StoredOrigin = UNSET
 
@@ -180,7 +180,8 @@ class CustomEntry(Struct, tag_field="kind", tag="custom"):
     id: str
     timestamp: Timestamp
     custom_type: str
-    parent_id: ParentId = None
+    parent_id: str | None = None
+    """The entry before this one; null for the first."""
     revision: Revision = 0
     origin: StoredOrigin = UNSET
     data: Json = None

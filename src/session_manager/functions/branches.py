@@ -26,7 +26,7 @@ class ForkResponse(Struct):
 
 
 class SetActiveLeafRequest(Struct):
-    session_id: Annotated[str, Meta(description="The session to switch.")]
+    session_id: str
     entry_id: Annotated[str, Meta(description="The entry where the active path shall end.")]
 
 

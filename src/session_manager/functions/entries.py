@@ -91,7 +91,8 @@ class UpdateMessageRequest(Struct):
 
 
 class UpdateMessageResponse(Struct):
-    updated: Annotated[bool, Meta(description="False when the expected revision was not the current one.")]
+    updated: bool
+    """False when the expected revision was not the current one."""
     revision: Annotated[Uint64, Meta(description="The current revision.")]
 
 

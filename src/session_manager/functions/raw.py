@@ -51,8 +51,8 @@ class ActiveLeafResponse(Struct):
 
 
 class EventEnvelope(Struct):
-    trigger_type: str
-    payload: Json
+    trigger_type: Annotated[str, Meta(description="The type of the event, such as session::created.")]
+    payload: Annotated[Json, Meta(description="The event as subscribers receive it.")]
     session_metadata: Annotated[
         JsonObject | None, Meta(description="The session's metadata at that moment, for the bindings' filters.")
     ] = None

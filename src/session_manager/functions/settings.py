@@ -10,7 +10,12 @@ from session_manager.model import Uint64
 from session_manager.outcome import Outcome, Tools
 
 ReloadOutcome = Annotated[
-    Literal["applied", "rejected"], Meta(title="ReloadOutcome", extra_json_schema={"wrap": "oneOf"})
+    Literal["applied", "rejected"],
+    Meta(
+        title="ReloadOutcome",
+        description="What became of the newest configuration.",
+        extra_json_schema={"wrap": "oneOf"},
+    ),
 ]
 
 
@@ -27,7 +32,7 @@ class ConfigStatusRequest(Struct):
 
 
 class ConfigStatusResponse(Struct):
-    last_outcome: Annotated[ReloadOutcome, Meta(description="What became of the newest configuration.")]
+    last_outcome: ReloadOutcome
     rejected_reloads: Annotated[
         Uint64, Meta(description="Configurations that could not be put into force since the worker started.")
     ]

@@ -186,14 +186,14 @@ class _Reads:
         self._reader: Reader | None = None
 
     def run(self, read: Callable[Concatenate[Reader, P], T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        return self._thread.run(lambda: _translated(self._read, read, *args, **kwargs))
+        return self._thread.run(lambda: _translated(self._read, lambda reader: read(reader, *args, **kwargs)))
 
-    def _read(self, read: Callable[Concatenate[Reader, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _read(self, read: Callable[[Reader], T]) -> T:
         if self._reader is None:
             self._connection = files.connect(self._path, self._synchronous)
             self._reader = Reader(self._connection)
         try:
-            return read(self._reader, *args, **kwargs)
+            return read(self._reader)
         except (sqlite3.Error, OSError):
             self._close()
             raise

@@ -1,0 +1,43 @@
+"""`session-manager call`: one call of one function."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from session_manager import logs
+from session_manager.cli.options import arguments, fail, url_option
+
+
+@click.command()
+@click.argument("function")
+@click.argument("pairs", nargs=-1, metavar="[K=V]...")
+@click.option("--json", "text", help="The payload as JSON; k=v pairs are laid over it.")
+@click.option("--timeout", "seconds", default=30.0, show_default=True, help="Seconds to wait for the reply.")
+@click.option("--namespace", "-n", envvar="III_NAMESPACE", default="default", help="Where the function is registered.")
+@url_option
+def call(function: str, pairs: tuple[str, ...], text: str | None, seconds: float, namespace: str, url: str) -> None:
+    """Call FUNCTION and print its reply as JSON.
+
+    A value that is JSON is taken as such (limit=5, metadata='{"owner":"ann"}'), anything else as text. Errors go to
+    stderr, and the exit status is 1.
+
+    \b
+    session-manager call session::create title=hello
+    session-manager call session::append session_id=s_… \\
+      message='{"role":"user","content":[{"type":"text","text":"hi"}],"timestamp":0}'
+    """
+    from session_manager.edge.client import EngineError, InvocationError
+    from session_manager.edge.visitor import visit
+
+    logs.configure("error")
+    payload = arguments(pairs, text)
+    try:
+        with visit(url) as client:
+            reply = client.run(client.call(function, payload, seconds=seconds, namespace=namespace))
+    except InvocationError as error:
+        fail(error.message)
+    except (TimeoutError, EngineError) as error:
+        fail(str(error))
+    click.echo(json.dumps(reply, indent=2, ensure_ascii=False, sort_keys=True))

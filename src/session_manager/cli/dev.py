@@ -1,0 +1,69 @@
+"""`session-manager engine` and `session-manager dev`: an engine on this machine, alone or with the worker on it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import click
+
+from session_manager import logs
+from session_manager.cli import serve
+from session_manager.cli.options import fail
+
+DATA = Path("data")
+
+NEXT = """
+session-manager is ready on {url}, its data in {data}. Try, in another terminal:
+
+  session-manager watch
+  session-manager call session::create title=hello
+  session-manager call session::list
+
+Ctrl+C stops it; started again, it finds everything there.
+"""
+
+
+@click.command()
+@click.option("--port", default=49134, show_default=True, help="Port to listen on; 0 takes a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--config-dir", type=click.Path(path_type=Path, file_okay=False), help="Where configuration is kept.")
+@click.option("--allow-remote", is_flag=True, help="Listen on an address that others can reach. There is no login.")
+def engine(port: int, host: str, config_dir: Path | None, allow_remote: bool) -> None:
+    """Run a loopback engine for development and tests. Users run the real one."""
+    from session_manager.dev import run
+
+    logs.configure()
+    try:
+        run(port, config_dir or DATA / "engine", host=host, allow_remote=allow_remote)
+    except (OSError, ValueError) as error:
+        fail(f"the engine cannot listen: {error}")
+
+
+@click.command()
+@click.option("--port", default=49134, show_default=True, help="Port of the engine; 0 takes a free one.")
+@click.option("--config", "seed", type=click.Path(path_type=Path), help="First-boot configuration (YAML or TOML).")
+def dev(port: int, seed: Path | None) -> None:
+    """Run a loopback engine and the worker on it, on SQLite below ./data: everything in one command."""
+    from session_manager.dev import EngineThread
+
+    logs.configure("warning", Path("data/session-manager/session-manager.log"))
+    try:
+        with EngineThread(port=port, config_dir=DATA / "engine") as running:
+            ready = _Announce(running.url)
+            sys.exit(serve.run(running.url, seed, None, ready))
+    except OSError as error:
+        fail(f"the engine cannot listen on port {port}: {error.strerror or error}")
+
+
+class _Announce(threading.Event):
+    """Tells what to try next once the worker is ready."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = url
+
+    def set(self) -> None:
+        super().set()
+        click.echo(NEXT.format(url=self._url, data=Path("data/session-manager").resolve()))

@@ -1,0 +1,91 @@
+"""`session-manager serve`: the worker, until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+
+from session_manager import config, logs
+from session_manager.cli.options import DEFAULT_URL, fail, url_option
+from session_manager.config import InvalidConfiguration
+from session_manager.errors import SessionManagerError
+
+
+def defaults(url: str | None, seed: Path | None) -> dict[str, Any]:
+    """The arguments of `serve` for the command line without a command."""
+    return {
+        "url": url or os.environ.get("III_URL") or DEFAULT_URL,
+        "seed": seed,
+        "name": None,
+        "log_level": os.environ.get("SESSION_MANAGER_LOG", "info"),
+        "log_file": None,
+    }
+
+
+@click.command()
+@url_option
+@click.option("--config", "seed", type=click.Path(path_type=Path), help="First-boot configuration (YAML or TOML).")
+@click.option("--name", help="Name of the worker on the engine (III_WORKER_NAME).")
+@click.option(
+    "--log-level",
+    envvar="SESSION_MANAGER_LOG",
+    default="info",
+    show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="How much to log (SESSION_MANAGER_LOG).",
+)
+@click.option(
+    "--log-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Log file; by default session-manager.log in the data directory, '-' for none.",
+)
+def serve(url: str, seed: Path | None, name: str | None, log_level: str, log_file: Path | None) -> None:
+    """Serve the session functions and trigger types on an engine, until SIGTERM or SIGINT.
+
+    Exit status: 0 after an orderly end, 1 when the worker cannot start or the engine turned it down.
+    """
+    if log_file is None:
+        log_file = config.base_directory() / config.DATA_DIR / "session-manager.log"
+    logs.configure(log_level, None if str(log_file) == "-" else log_file)
+    sys.exit(run(url, seed, name))
+
+
+def run(url: str, seed: Path | None, name: str | None, ready: threading.Event | None = None) -> int:
+    """Runs the worker in the main thread until a signal or `failed`; returns the exit status."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())  # a second one changes nothing: the end has begun
+    use_fast_loop()
+    from session_manager.edge import client, worker
+
+    try:
+        running = worker.start(
+            url, name or client.own_name("session-manager"), None if seed is None else config.seed(seed)
+        )
+    except (client.EngineError, InvalidConfiguration, SessionManagerError) as error:
+        fail(str(error))
+    if ready is not None:
+        ready.set()
+    while not stop.wait(0.5):
+        if running.failed:
+            running.stop()
+            fail("the engine turned the connection down: another worker has the name")
+    running.stop()
+    return 0
+
+
+def use_fast_loop() -> None:
+    """Lets event loops that are made from now on be uvloop's, where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return
+    import asyncio
+
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())

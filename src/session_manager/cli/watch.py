@@ -1,0 +1,105 @@
+"""`session-manager watch`: events as they happen."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import click
+
+from session_manager import logs
+from session_manager.cli.options import fail, url_option
+from session_manager.events import EVENTS, Created
+from session_manager.model import JsonObject
+
+ROLES = ["user", "assistant", "function_result", "custom"]
+
+
+@click.command()
+@click.option("--session", "session_id", help="Only this session.")
+@click.option("--role", "roles", multiple=True, type=click.Choice(ROLES), help="Only messages of this role.")
+@click.option("--metadata", help="Only sessions whose metadata has all keys of this JSON object with equal values.")
+@click.option("--type", "types", multiple=True, type=click.Choice(sorted(EVENTS)), help="Only events of this type.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line: {trigger_type, payload}.")
+@url_option
+def watch(
+    session_id: str | None,
+    roles: tuple[str, ...],
+    metadata: str | None,
+    types: tuple[str, ...],
+    as_json: bool,
+    url: str,
+) -> None:
+    """Print events as they happen, until Ctrl+C. The filters are those of the bindings."""
+    from session_manager.edge.client import EngineError
+    from session_manager.edge.visitor import visit
+
+    logs.configure("error")
+    try:
+        labels = None if metadata is None else json.loads(metadata)
+    except ValueError as error:
+        raise click.BadParameter(f"not JSON: {error}", param_hint="--metadata") from None
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        with visit(url) as client:
+            for trigger_type in types or sorted(EVENTS):
+                client.subscribe(
+                    trigger_type,
+                    _config(trigger_type, session_id, roles, labels),
+                    partial(_show, trigger_type, as_json),
+                )
+            click.echo("watching; Ctrl+C ends it", err=True)
+            stop.wait()
+    except EngineError as error:
+        fail(str(error))
+
+
+def _config(trigger_type: str, session_id: str | None, roles: tuple[str, ...], metadata: Any) -> JsonObject:
+    config: JsonObject = {}
+    if session_id is not None and trigger_type != Created.trigger_type:
+        config["session_id"] = session_id
+    if roles and "message" in trigger_type:
+        config["roles"] = list(roles)
+    if metadata is not None:
+        config["metadata"] = metadata
+    return config
+
+
+def _show(trigger_type: str, as_json: bool, payload: JsonObject) -> None:
+    click.echo(_line(trigger_type, payload, as_json))
+
+
+def _line(trigger_type: str, payload: JsonObject, as_json: bool) -> str:
+    payload.pop("_caller_worker_id", None)
+    if as_json:
+        return json.dumps({"trigger_type": trigger_type, "payload": payload}, ensure_ascii=False, sort_keys=True)
+    time = datetime.fromtimestamp(
+        (payload["timestamp"] if "timestamp" in payload else payload["created_at"]) / 1000, UTC
+    )
+    name = trigger_type.removeprefix("session::")
+    return f"{time:%H:%M:%S.%f}"[:-3] + f"  {name:<16} {payload['session_id']}  {_gist(payload)}".rstrip()
+
+
+def _gist(payload: JsonObject) -> str:
+    if "message" in payload:
+        message = payload["message"]
+        text = " ".join(block.get("text", f"[{block['type']}]") for block in message["content"])
+        revision = f" r{payload['revision']}" if "revision" in payload else ""
+        return f"{payload['entry_id']}{revision}  {message['role']}: {_short(text)}"
+    if "custom" in payload:
+        return f"{payload['entry_id']}  ({payload['custom']['custom_type']})"
+    if "status" in payload and "previous_status" in payload:
+        reason = f": {_short(payload['status_reason'])}" if "status_reason" in payload else ""
+        return f"{payload['previous_status']} -> {payload['status']}{reason}"
+    return _short(payload.get("title", ""))
+
+
+def _short(text: str, length: int = 70) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[: length - 1] + "…"

@@ -1,0 +1,209 @@
+"""A connection to an engine, as far as this worker needs the SDK.
+
+What is private to the SDK (0.25) is used here and nowhere else: its event loop, and sending an error result ourselves,
+because a handler cannot choose its error code and every exception would take a traceback with file paths to the caller
+and into the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+import warnings
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+from iii import InitOptions, InvocationError, RegistrationRejectedError, register_worker
+from iii.iii_constants import ReconnectionConfig
+from iii.iii_types import InvocationResultMessage
+from iii.invocation_context import current_invocation
+from iii.triggers import TriggerHandler
+
+from session_manager.errors import SessionManagerError
+from session_manager.model import JsonObject
+
+log = structlog.get_logger("session_manager.edge")
+
+Handler = Callable[[Any], Awaitable[Any]]
+
+RECONNECT = ReconnectionConfig(initial_delay_ms=250, max_delay_ms=5000)
+"""An engine that restarts is found again within seconds; the SDK's own cap is 30 s."""
+
+__all__ = ["Client", "EngineError", "InvocationError", "NameTaken", "TriggerHandler", "own_name"]
+
+
+class EngineError(Exception):
+    """No working connection to the engine; the text says why."""
+
+
+class NameTaken(EngineError):
+    """The engine refused the connection because another one has the name."""
+
+
+def own_name(default: str) -> str:
+    """The name that the environment gives this worker. The SDK would give it to every connection of the process, and
+    the engine would refuse the second one, so it is taken out of the environment."""
+    return os.environ.pop("III_WORKER_NAME", None) or os.environ.get("SESSION_MANAGER_NAME") or default
+
+
+def probe(url: str, seconds: float) -> None:
+    """Waits until something listens at the URL. Raises EngineError: the SDK itself would retry for ever."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("ws", "wss") or not parts.hostname:
+        raise EngineError(f"{url!r} is no WebSocket URL")
+    address = (parts.hostname, parts.port or (443 if parts.scheme == "wss" else 80))
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection(address, timeout=2).close()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise EngineError(f"no engine at {url}: {error.strerror or error}") from None
+            time.sleep(0.1)
+        else:
+            return
+
+
+class Client:
+    """One connection. Its handlers and listeners run on its event loop, `loop`."""
+
+    def __init__(self, url: str, name: str, description: str, seconds: float = 10.0) -> None:
+        probe(url, seconds)
+        self.url, self.name = url, name
+        options = InitOptions(
+            worker_name=name,
+            worker_description=description,
+            otel={"enabled": False},
+            reconnection_config=RECONNECT,
+        )
+        self._iii = register_worker(url, options)
+        self.loop: asyncio.AbstractEventLoop = self._iii._loop
+        self._wait_accepted(seconds)
+
+    def _wait_accepted(self, seconds: float) -> None:
+        """Returns once the engine has answered a call over this connection. Raises NameTaken or EngineError."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                self._iii.trigger({"function_id": "engine::workers::list", "payload": {}, "timeout_ms": 2000})
+            except RegistrationRejectedError:
+                break
+            except InvocationError:
+                if self._iii.get_connection_state() == "failed":
+                    break
+            else:
+                return
+        failed = self._iii.get_connection_state() == "failed"
+        self.shutdown()
+        if failed:
+            raise NameTaken(f"another worker is connected under the name {self.name!r}")
+        raise EngineError(f"the engine at {self.url} does not answer")
+
+    # --- calls ---
+
+    async def call(
+        self,
+        function_id: str,
+        payload: Any,
+        *,
+        seconds: float = 30.0,
+        namespace: str | None = None,
+        metadata: JsonObject | None = None,
+    ) -> Any:
+        """Calls a function and returns its reply. Raises InvocationError. From any event loop."""
+        request: JsonObject = {
+            "function_id": function_id,
+            "payload": payload,
+            "timeout_ms": max(1, int(seconds * 1000)),
+        }
+        if namespace is not None:
+            request["namespace"] = namespace
+        if metadata is not None:
+            request["metadata"] = metadata
+        return await self._iii.trigger_async(request)
+
+    def call_blocking(self, function_id: str, payload: Any, *, seconds: float = 5.0) -> Any:
+        """The same from the main thread."""
+        return self.run(self.call(function_id, payload, seconds=seconds))
+
+    def run(self, coroutine: Any) -> Any:
+        """Runs a coroutine on the connection's event loop, from another thread, and returns what it returns."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    # --- registrations ---
+
+    def register_function(
+        self, function_id: str, handler: Handler, description: str, metadata: JsonObject, request: Any, response: Any
+    ) -> None:
+        self._iii.register_function(
+            function_id,
+            self._answering(function_id, handler),
+            description=description,
+            metadata=metadata,
+            request_format=request,
+            response_format=response,
+            local_dispatch=False,
+        )
+
+    def _answering(self, function_id: str, handler: Handler) -> Handler:
+        async def answer(data: Any) -> Any:
+            try:
+                return await handler(data)
+            except SessionManagerError as error:
+                await self._answer_error(function_id, str(error))
+            except Exception:
+                log.exception("a call failed in a way that it should not", function_id=function_id)
+                await self._answer_error(function_id, "internal error; the worker's log has the details")
+            return None
+
+        return answer
+
+    async def _answer_error(self, function_id: str, message: str) -> None:
+        """Answers the running invocation; the engine drops the second answer that the SDK will send."""
+        invocation = current_invocation()
+        assert invocation is not None
+        await self._iii._send(
+            InvocationResultMessage(
+                invocation_id=invocation.invocation_id,
+                function_id=function_id,
+                error={"code": "invocation_failed", "message": message},
+            )
+        )
+
+    def register_trigger_type(
+        self, id_: str, description: str, config: JsonObject, payload: JsonObject | None, handler: TriggerHandler[Any]
+    ) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._iii.register_trigger_type(
+                {
+                    "id": id_,
+                    "description": description,
+                    "trigger_request_format": config,
+                    "call_request_format": payload,
+                },
+                handler,
+            )
+
+    def bind(self, trigger_type: str, function_id: str, config: JsonObject) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._iii.register_trigger({"type": trigger_type, "function_id": function_id, "config": config})
+
+    # --- life ---
+
+    def on_state(self, listener: Callable[[str], None]) -> None:
+        """`connected`, `disconnected`, `reconnecting`, `failed`: called on the connection's loop at every change."""
+        self._iii.add_connection_state_listener(listener)
+
+    @property
+    def namespace(self) -> str:
+        return os.environ.get("III_NAMESPACE") or "default"
+
+    def shutdown(self) -> None:
+        """Closes the connection and ends its thread. From the main thread only."""
+        self._iii.shutdown()

@@ -1,0 +1,65 @@
+"""The worker's entry in the engine's configuration worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from session_manager.config import CONFIGURATION_ID, Configuration, schema
+from session_manager.edge.client import Client, InvocationError
+from session_manager.model import JsonObject
+
+ATTEMPTS = 3
+PAUSE = 0.25
+"""Seconds, times the number of the attempt."""
+TIMEOUT = 5.0
+
+
+class ConfigurationEntry:
+    """Registers the schema, seeds the value on the first boot, and reads the value."""
+
+    def __init__(self, client: Client, seed: JsonObject | None) -> None:
+        self._client, self._seed = client, seed
+        self.id = os.environ.get("III_CONFIG_NAME") or CONFIGURATION_ID
+
+    async def register(self) -> None:
+        """Registers the schema. A value that is stored stays; where there is none, the seed or the default is."""
+        initial: JsonObject | None = None
+        try:
+            stored = await self._call("configuration::get", {"id": self.id, "raw": True})
+            if stored.get("value") is None:
+                initial = self._first_value()
+        except InvocationError as error:
+            if "not_found" not in f"{error.code} {error.message}".lower():
+                raise
+            initial = self._first_value()
+        entry: JsonObject = {
+            "id": self.id,
+            "name": "Session manager",
+            "description": "Where conversations are kept, and how long their pages are.",
+            "schema": schema(),
+        }
+        if initial is not None:
+            entry["initial_value"] = initial
+        await self._call("configuration::register", entry)
+
+    def _first_value(self) -> JsonObject:
+        return Configuration().value() if self._seed is None else self._seed
+
+    async def fetch(self) -> Any:
+        """The value in force, environment expanded. Registers the schema again where the engine has forgotten it."""
+        known = await self._call("configuration::schema", {"id": self.id})
+        if known.get("schema") is None:
+            await self.register()
+        return (await self._call("configuration::get", {"id": self.id}))["value"]
+
+    async def _call(self, function_id: str, payload: JsonObject) -> Any:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return await self._client.call(function_id, payload, seconds=TIMEOUT)
+            except InvocationError as error:
+                if error.code != "TIMEOUT" or attempt == ATTEMPTS:
+                    raise
+                await asyncio.sleep(PAUSE * attempt)
+        raise AssertionError

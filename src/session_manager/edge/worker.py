@@ -1,0 +1,265 @@
+"""The worker on an engine: connections, registrations, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from session_manager.bindings import TRIGGER_TYPES, Binding, BindingTable, TriggerType, binding
+from session_manager.clock import RandomIds, SystemClock
+from session_manager.config import Configuration, InvalidConfiguration, base_directory
+from session_manager.delivery import Delivery, Parcel
+from session_manager.dispatch import Runtime, Service
+from session_manager.edge.client import Client, EngineError, InvocationError, NameTaken, TriggerHandler
+from session_manager.edge.configuration import ConfigurationEntry
+from session_manager.errors import SessionManagerError
+from session_manager.functions import FUNCTIONS, Function
+from session_manager.hub import Hub
+from session_manager.model import JsonObject, decode
+from session_manager.reload import Configurator
+from session_manager.schema import function_schema, trigger_schema
+from session_manager.stores import LOCAL
+
+log = structlog.get_logger("session_manager.worker")
+
+DESCRIPTION = "Conversation database: typed entries in branching sessions, with every change pushed to subscribers."
+
+DELIVERY_TIMEOUT = 30.0
+"""Seconds after which a delivery counts as failed; until then it takes one of its binding's places."""
+
+DRAIN_CALLS, DRAIN_DELIVERIES = 5.0, 2.0
+"""Seconds that the end of the worker waits for running calls and for deliveries."""
+
+
+class FunctionsTaken(EngineError):
+    """Another worker serves session functions in this namespace."""
+
+
+class Worker:
+    """session-manager on one engine. `failed` is set when the engine has turned the connection down for good."""
+
+    def __init__(self, url: str, name: str, seed: JsonObject | None) -> None:
+        self._url, self._name, self._seed = url, name, seed
+        self.failed = False
+        self._bindings = BindingTable()
+        self._closing = False
+
+    # --- start ---
+
+    def start(self) -> None:
+        """Raises EngineError, InvalidConfiguration or StorageError; then nothing is left running."""
+        started: list[Client] = []
+        try:
+            self._calls = Client(self._url, self._name, DESCRIPTION)
+            started.append(self._calls)
+            self._deliveries = Client(self._url, f"{self._name}-deliveries", "Deliveries of session-manager's events.")
+            started.append(self._deliveries)
+            self._delivery = Delivery(self._send)
+            self._hub = Hub(self._bindings, self._post)
+            self._entry = ConfigurationEntry(self._calls, self._seed)
+            self._calls.run(self._open())
+            try:
+                self._register()
+            except BaseException:
+                self._calls.run(self._service.runtime.store.close())
+                raise
+        except BaseException:
+            for client in reversed(started):
+                client.shutdown()
+            raise
+        self._calls.on_state(self._state)
+
+    async def _open(self) -> None:
+        try:
+            await self._entry.register()
+            self._configurator = Configurator(self._entry.fetch, self, self._hub.publish_locally)
+            runtime = await self._configurator.start()
+        except InvocationError as error:
+            raise EngineError(f"the configuration cannot be read: {error}") from None
+        except InvalidConfiguration as error:
+            raise InvalidConfiguration(f"the stored configuration is not valid: {error}") from None
+        self._service = Service(runtime, SystemClock(), RandomIds(), self._configurator)
+        self._configurator.service = self._service
+
+    async def build(self, configuration: Configuration) -> Runtime:
+        adapter = configuration.adapter
+        if adapter.name not in LOCAL:
+            raise InvalidConfiguration(f"the adapter {adapter.name!r} is not available")
+        store = LOCAL[adapter.name](adapter.config, base_directory())
+        await store.open()
+        return Runtime(store, self._hub.publish, configuration.limits)
+
+    def _register(self) -> None:
+        """Functions first, and trigger types only when the functions are ours: the engine would hand all bindings of
+        a type to whoever registers it last."""
+        for function in FUNCTIONS:
+            schema = function_schema(function)
+            self._calls.register_function(
+                function.id,
+                self._handler(function),
+                function.description,
+                function.metadata,
+                schema["request_schema"],
+                schema["response_schema"],
+            )
+        self._check_ours([function.id for function in FUNCTIONS])
+        for trigger_type in TRIGGER_TYPES:
+            self._calls.register_trigger_type(
+                trigger_type.id,
+                trigger_type.description,
+                trigger_schema(trigger_type)["config_schema"],
+                trigger_schema(trigger_type).get("payload_schema"),
+                _Subscriptions(self, trigger_type),
+            )
+        self._calls.bind(
+            "configuration",
+            "session::on-config-change",
+            {
+                "configuration_id": self._entry.id,
+                "event_types": ["configuration:updated", "configuration:registered"],
+            },
+        )
+
+    def _check_ours(self, function_ids: Sequence[str], seconds: float = 10.0) -> None:
+        """Waits until the engine says that this worker has the functions. Raises FunctionsTaken when another has."""
+        ids, deadline = list(function_ids), time.monotonic() + seconds
+        while True:
+            asked = {"function_ids": ids, "namespace": self._calls.namespace}
+            owners = {
+                one["function_id"]: one.get("worker_name")
+                for one in self._calls.call_blocking("engine::functions::info", asked)["functions"]
+            }
+            for id_, owner in owners.items():
+                if owner not in (None, self._name):
+                    raise FunctionsTaken(f"{id_} is served by another worker, {owner!r}")
+            if all(owners.get(id_) == self._name for id_ in ids):
+                return
+            if time.monotonic() > deadline:
+                raise EngineError("the engine does not list the functions that were registered")
+            time.sleep(0.02)
+
+    # --- calls ---
+
+    def _handler(self, function: Function) -> Any:
+        answer, service = self._service.answer, self._service
+
+        async def handle(data: Any) -> Any:
+            if self._closing:
+                raise SessionManagerError("session/storage: the worker is shutting down; try again")
+            if type(data) is dict:
+                data.pop("_caller_worker_id", None)
+            return await answer(function, data)
+
+        assert service is self._service
+        return handle
+
+    # --- events ---
+
+    def _post(self, parcels: Sequence[Parcel]) -> None:
+        self._deliveries.loop.call_soon_threadsafe(self._delivery.take, parcels)
+
+    async def _send(self, to: Binding, payload: bytes) -> None:
+        await self._deliveries.call(
+            to.function_id, decode(payload), seconds=DELIVERY_TIMEOUT, namespace=to.namespace, metadata=to.extra
+        )
+
+    def bound(self, made: Binding) -> None:
+        self._bindings.add(made)
+        log.info("bound", binding=made.id, trigger_type=made.trigger_type, function_id=made.function_id)
+
+    def unbound(self, binding_id: str) -> None:
+        self._bindings.remove(binding_id)
+        self._deliveries.loop.call_soon_threadsafe(self._delivery.forget, binding_id)
+        log.info("unbound", binding=binding_id)
+
+    # --- connection ---
+
+    def _state(self, state: str) -> None:
+        """On the calls' loop. The engine replays all bindings after a reconnect and never tells which are gone."""
+        if state == "connected":
+            self._bindings.clear()
+            self._calls.loop.create_task(self._register_configuration_again())
+        elif state == "failed":
+            self.failed = True
+        log.info("engine connection", state=state)
+
+    async def _register_configuration_again(self) -> None:
+        """An engine that restarted has forgotten the schema; without it nobody can change the configuration."""
+        try:
+            await self._entry.fetch()
+        except (InvocationError, KeyError) as error:
+            log.warning("the configuration schema could not be registered again", error=str(error))
+
+    # --- end ---
+
+    def stop(self) -> None:
+        """Finishes running calls, then deliveries, then the store, then the connections. At most ten seconds."""
+        self._closing = True
+        self._calls.run(_at_most(self._service.finished(), DRAIN_CALLS))
+        left = self._deliveries.run(self._delivery.drain(DRAIN_DELIVERIES))
+        if left:
+            log.warning("deliveries given up at the end", left=left)
+        for to, tally, _ in self._delivery.tallies():
+            if tally.dropped or tally.failed:
+                log.warning(
+                    "deliveries lost",
+                    function_id=to.function_id,
+                    trigger_type=to.trigger_type,
+                    dropped=tally.dropped,
+                    failed=tally.failed,
+                )
+        self._calls.run(self._service.runtime.store.close())
+        self._deliveries.shutdown()
+        self._calls.shutdown()
+
+
+class _Subscriptions(TriggerHandler[Any]):
+    """What the engine tells the owner of a trigger type."""
+
+    def __init__(self, worker: Worker, trigger_type: TriggerType) -> None:
+        self._worker, self._type = worker, trigger_type
+
+    async def register_trigger(self, config: Any) -> None:
+        """Raising refuses the registration, with the text as the reason."""
+        self._worker.bound(
+            binding(
+                config.id,
+                self._type.id,
+                config.function_id,
+                config.config,
+                config.namespace or "default",
+                config.metadata,
+            )
+        )
+
+    async def unregister_trigger(self, config: Any) -> None:
+        self._worker.unbound(config.id)
+
+
+async def _at_most(awaitable: Any, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(awaitable, seconds)
+    except TimeoutError:
+        log.warning("calls given up at the end")
+
+
+def start(url: str, name: str, seed: JsonObject | None, patience: float = 20.0) -> Worker:
+    """Starts the worker. Where a name, a function or the database is still held by another, tries again for so many
+    seconds: an engine can hold on to a dead connection, and a predecessor may be shutting down."""
+    deadline, pause = time.monotonic() + patience, 0.25
+    while True:
+        worker = Worker(url, name, seed)
+        try:
+            worker.start()
+        except (NameTaken, FunctionsTaken, SessionManagerError) as error:
+            if time.monotonic() + pause > deadline:
+                raise
+            log.warning("not started yet", reason=str(error))
+            time.sleep(pause)
+            pause = min(pause * 2, 4.0)
+        else:
+            return worker
