@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from session_manager.dev import EngineThread
-from tests.engines import NoEngine, real_engine
+from tests.engines import NoEngine, real_engine, real_engine_process
 
 KINDS = ["loopback", pytest.param("real", marks=pytest.mark.engine)]
 
 #: How long engines wait for a worker to name its namespace.
 GRACE_S = 0.6
+
+#: What placeholders in configuration values find.
+ENVIRONMENT = {"SET_IN_ENGINE": "7", "WORD_IN_ENGINE": "word"}
 
 
 @pytest.fixture(scope="session", params=KINDS)
@@ -25,5 +30,36 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     try:
         with real_engine({"III_NAMESPACE_GRACE_MS": str(int(GRACE_S * 1000))}) as running:
             yield running
+    except NoEngine as error:
+        pytest.skip(str(error))
+
+
+@dataclass
+class Place:
+    """An engine that can be restarted, without any warning, and whose files can be reached."""
+
+    url: str
+    directory: Path
+    restart: Callable[[], None]
+
+    def file(self, entry_id: str) -> Path:
+        return self.directory / f"{entry_id}.yaml"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    if request.param == "loopback":
+        directory = tmp_path_factory.mktemp("config")
+        with EngineThread(config_dir=directory, environment=ENVIRONMENT) as engine:
+            yield Place(engine.url, directory, engine.restart)
+        return
+    try:
+        with real_engine_process(ENVIRONMENT) as real:
+
+            def restart() -> None:
+                real.kill()
+                real.start()
+
+            yield Place(real.url, real.config_dir, restart)
     except NoEngine as error:
         pytest.skip(str(error))

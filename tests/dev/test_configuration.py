@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import yaml
 
-from session_manager.dev import EngineThread
 from tests.dev.client import Failed, Frame, Peer, peer, unique
-from tests.dev.conftest import KINDS
-from tests.engines import NoEngine, real_engine_process
+from tests.dev.conftest import Place
 
 SCHEMA = {
     "$schema": "http://json-schema.org/draft-07/schema#",
@@ -26,40 +22,6 @@ SCHEMA = {
     "additionalProperties": False,
     "definitions": {"on": {"type": "object", "required": ["name"]}},
 }
-
-ENVIRONMENT = {"SET_IN_ENGINE": "7", "WORD_IN_ENGINE": "word"}
-
-
-@dataclass
-class Place:
-    """An engine whose files can be reached."""
-
-    url: str
-    directory: Path
-    restart: Callable[[], None]
-
-    def file(self, entry_id: str) -> Path:
-        return self.directory / f"{entry_id}.yaml"
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    if request.param == "loopback":
-        directory = tmp_path_factory.mktemp("config")
-        with EngineThread(config_dir=directory, environment=ENVIRONMENT) as engine:
-            yield Place(engine.url, directory, engine.restart)
-        return
-    try:
-        with real_engine_process(ENVIRONMENT) as real:
-
-            def restart() -> None:
-                real.kill()
-                real.start()
-
-            yield Place(real.url, real.config_dir, restart)
-    except NoEngine as error:
-        pytest.skip(str(error))
-
 
 class Entry:
     """One configuration entry, and the events about it."""
