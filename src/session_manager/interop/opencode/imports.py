@@ -19,6 +19,7 @@ from session_manager.interop.opencode.sessions import (
     Added,
     Group,
     Mapped,
+    Refused,
     SourceSession,
     kept_of,
     map_session,
@@ -39,6 +40,9 @@ from session_manager.store import Change, Session, Store
 
 LOG = "opencode.log"
 """Type of the bookkeeping entries that hold an imported event log, outside of any path."""
+
+MIRROR = "mirror"
+"""Where the metadata's book says how far a live mirror has come: `{seq, pending?}`."""
 
 LOG_CHUNK = 200
 """Events per entry of a kept log."""
@@ -147,7 +151,36 @@ def plan_import(source: SourceSession, stored: Existing, *, now: int, added: Add
     `added` is metadata for the session besides its own, such as an owner; `now` (epoch milliseconds) is only used
     where the source has no time. Raises Refused when the session cannot be kept whole.
     """
-    mapped = map_session(source)
+    return plan_mapped(source, map_session(source), stored, now=now, added=added)
+
+
+def plan_mapped(
+    source: SourceSession,
+    mapped: Mapped,
+    stored: Existing,
+    *,
+    now: int,
+    added: Added | None = None,
+    mirror: JsonObject | None = None,
+) -> Plan:
+    """The same for a session that is mapped already. `mirror` is how far a live mirror has come; None for an import,
+    after which a mirror has to begin anew if anything changed."""
+    before = stored.session.meta
+    kept = obj((before.metadata if before else None) or {}, KEY)
+    if (before is not None or stored.entries) and not obj(kept, "session"):
+        raise Refused(f"session {source.id} is here already and did not come from OpenCode")
+    plan = Plan(
+        session_id=source.id,
+        change=None,
+        before=before,
+        messages=len(mapped.groups),
+        lossy=mapped.lossy,
+        warnings=list(source.warnings),
+    )
+    if _older(source.info, obj(kept, "session")):
+        plan.unchanged = len(stored.entries)
+        plan.skipped.append("the source is older than what is here")
+        return plan
     place = Placement(stored.entries)
     ends: list[str | None] = [None]
     for group in mapped.groups:
@@ -155,25 +188,22 @@ def plan_import(source: SourceSession, stored: Existing, *, now: int, added: Add
     leaf, end = ends[mapped.shown], ends[-1]
     for entry in log_entries(source):
         place.put_alone(entry)
-    plan = Plan(
-        session_id=source.id,
-        change=None,
-        added=place.added,
-        updated=place.updated,
-        before=stored.session.meta,
-        messages=len(mapped.groups),
-        unchanged=place.unchanged,
-        skipped=place.skipped,
-        lossy=mapped.lossy,
-        warnings=source.warnings,
-    )
-    if stored.session.meta is None:
+    if mirror is None and not place.news() and _is_behind(end, kept, stored.entries):
+        plan.unchanged = len(stored.entries)
+        plan.skipped.append("messages that are here are not in the source, and nothing in it is new")
+        return plan
+    plan.added, plan.updated, plan.unchanged, plan.skipped = place.added, place.updated, place.unchanged, place.skipped
+    if before is None:
         meta = session_meta(source, mapped, leaf=leaf, end=end, added=added, now=now)
+        if mirror is not None:
+            meta = _with_mirror(meta, mirror)
     else:
-        meta = _merged(stored.session.meta, source, mapped, place, leaf=leaf, end=end, added=added)
+        meta = _merged(before, source, mapped, place, leaf=leaf, end=end, added=added)
+        if mirror is not None or place.news():
+            meta = _with_mirror(meta, mirror)
     new_leaf = _leaf(stored.session, leaf, plan)
     entries = (*place.added, *place.updated, *place.moved)
-    if entries or meta != stored.session.meta or new_leaf is not None:
+    if entries or meta != before or new_leaf is not None:
         plan.change = Change(source.id, meta=meta, leaf=new_leaf, entries=entries)
     return plan
 
@@ -206,6 +236,10 @@ class Placement:
             self.added.append(draft.at(parent, ORIGIN_BYTES))
             parent = draft.id
         return parent
+
+    def news(self) -> bool:
+        """Whether any entry would be written."""
+        return bool(self.added or self.updated or self.moved)
 
     def put_alone(self, entry: Entry) -> None:
         """An entry outside of any path."""
@@ -308,6 +342,33 @@ def _merged(
         metadata={**plain, KEY: value},
         forked_from=meta.forked_from or text(obj(source.info, "fork"), "sessionID") or None,
     )
+
+
+def _with_mirror(meta: SessionMeta, mirror: JsonObject | None) -> SessionMeta:
+    book = {key: value for key, value in obj(meta.metadata or {}, KEY).items() if key != MIRROR}
+    if mirror is not None:
+        book[MIRROR] = mirror
+    return msgspec.structs.replace(meta, metadata={**(meta.metadata or {}), KEY: book})
+
+
+def _older(info: JsonObject, stored: JsonObject) -> bool:
+    """Whether a session record was written before the one that is stored."""
+    there, here = (whole(obj(record, "time"), "updated") for record in (info, stored))
+    return there is not None and here is not None and there < here
+
+
+def _is_behind(end: str | None, kept: JsonObject, stored: Mapping[str, Entry]) -> bool:
+    """Whether `end` is an earlier entry of the chain that is stored."""
+    at = kept.get("end", kept.get("leaf"))
+    if end == at:
+        return False
+    if end is None:
+        return at is not None
+    while isinstance(at, str) and at in stored:
+        if at == end:
+            return True
+        at = stored[at].parent_id
+    return False
 
 
 def _leaf(session: Session, leaf: str | None, plan: Plan) -> str | None:

@@ -6,7 +6,7 @@ same session always becomes the same entries, wherever it was read from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from msgspec import Struct, field
@@ -18,7 +18,6 @@ from session_manager.interop.opencode.records import (
     Generation,
     Record,
     created,
-    generation_of,
     is_assistant,
     is_open,
     is_v1,
@@ -227,13 +226,3 @@ def kept_of(source: SourceSession, *, leaf: str | None, end: str | None, added: 
     if added:
         value["added"] = added
     return value
-
-
-def generation_of_all(info: JsonObject, records: Iterable[Record]) -> Generation:
-    """The generation of a session, by its record and its messages; the first one when it holds messages of both. What
-    both second engines could have written counts as 2.1, which is the one that writes files."""
-    seen = {generation_of(record) for record in records}
-    of_1x = "slug" in info or "directory" in info
-    if "v1" in seen or (of_1x and not seen):
-        return "v1"
-    return "v2" if "v2" in seen or of_1x else "2.1"
