@@ -197,8 +197,16 @@ class Client:
     # --- life ---
 
     def on_state(self, listener: Callable[[str], None]) -> None:
-        """`connected`, `disconnected`, `reconnecting`, `failed`: called on the connection's loop at every change."""
-        self._iii.add_connection_state_listener(listener)
+        """`connected`, `disconnected`, `reconnecting`, `failed`: called on the connection's loop at every change from
+        now on. The SDK also tells the present state, here and now, which is no change."""
+        present = True
+
+        def changed(state: str) -> None:
+            if not present:
+                listener(state)
+
+        self._iii.add_connection_state_listener(changed)
+        present = False
 
     @property
     def namespace(self) -> str:

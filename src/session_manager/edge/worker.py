@@ -61,6 +61,7 @@ class Worker:
             self._delivery = Delivery(self._send)
             self._hub = Hub(self._bindings, self._post)
             self._entry = ConfigurationEntry(self._calls, self._seed)
+            self._calls.on_state(self._state)
             self._calls.run(self._open())
             try:
                 self._register()
@@ -71,7 +72,6 @@ class Worker:
             for client in reversed(started):
                 client.shutdown()
             raise
-        self._calls.on_state(self._state)
 
     async def _open(self) -> None:
         try:
@@ -145,7 +145,7 @@ class Worker:
     # --- calls ---
 
     def _handler(self, function: Function) -> Any:
-        answer, service = self._service.answer, self._service
+        answer = self._service.answer
 
         async def handle(data: Any) -> Any:
             if self._closing:
@@ -154,7 +154,6 @@ class Worker:
                 data.pop("_caller_worker_id", None)
             return await answer(function, data)
 
-        assert service is self._service
         return handle
 
     # --- events ---
