@@ -14,10 +14,19 @@ from session_manager.cli.options import arguments, fail, url_option
 @click.argument("function")
 @click.argument("pairs", nargs=-1, metavar="[K=V]...")
 @click.option("--json", "text", help="The payload as JSON; k=v pairs are laid over it.")
+@click.option("--pick", metavar="KEY", help="Print only this key of the reply, text without quotes.")
 @click.option("--timeout", "seconds", default=30.0, show_default=True, help="Seconds to wait for the reply.")
 @click.option("--namespace", "-n", envvar="III_NAMESPACE", default="default", help="Where the function is registered.")
 @url_option
-def call(function: str, pairs: tuple[str, ...], text: str | None, seconds: float, namespace: str, url: str) -> None:
+def call(
+    function: str,
+    pairs: tuple[str, ...],
+    text: str | None,
+    pick: str | None,
+    seconds: float,
+    namespace: str,
+    url: str,
+) -> None:
     """Call FUNCTION and print its reply as JSON.
 
     A value that is JSON is taken as such (limit=5, metadata='{"owner":"ann"}'), anything else as text. Errors go to
@@ -40,4 +49,11 @@ def call(function: str, pairs: tuple[str, ...], text: str | None, seconds: float
         fail(error.message)
     except (TimeoutError, EngineError) as error:
         fail(str(error))
+    if pick is not None:
+        if not isinstance(reply, dict) or pick not in reply:
+            fail(f"the reply has no key {pick!r}")
+        reply = reply[pick]
+        if isinstance(reply, str):
+            click.echo(reply)
+            return
     click.echo(json.dumps(reply, indent=2, ensure_ascii=False, sort_keys=True))
