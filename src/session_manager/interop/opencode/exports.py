@@ -84,6 +84,28 @@ async def export_session(store: Store, session_id: str, form: Format = "original
     return render(session.meta, entries, form, whole_list=leaf == kept.get("end", kept.get("leaf")))
 
 
+async def stored_records(store: Store, session_id: str) -> list[Record]:
+    """The message list that a session was imported or mirrored from, without what was appended here since. Records
+    that were edited here are as they can be rendered."""
+    meta = (await store.session(session_id)).meta
+    kept = obj((meta.metadata if meta else None) or {}, KEY)
+    leaf = kept.get("end", kept.get("leaf"))
+    if meta is None or not isinstance(leaf, str):
+        return []
+    page = await store.path(PathQuery(session_id, leaf=leaf))
+    export = Export({}, "original")
+    records: list[Record] = []
+    writer = _writer_v1(meta, obj(kept, "session"), [])
+    for unit in _units(page.entries, export, imported=True):
+        if unit.record is not None:
+            records.append(unit.record)
+        elif kept.get("generation") == "v1":
+            records += _rendered(unit, writer, export)
+        else:
+            records += _rendered(unit, render_v2.Writer(meta.session_id), export)
+    return records
+
+
 async def export_log(store: Store, session_id: str) -> list[JsonObject]:
     """The event log that a session was imported from, as it was; empty when it was not imported from one."""
     events: list[tuple[int, list[JsonObject]]] = []
@@ -173,10 +195,7 @@ def _is_origin(entry: Entry) -> bool:
 
 
 def _as_v1(meta: SessionMeta, info: JsonObject, units: list[Unit], export: Export) -> list[Record]:
-    session_id = text(info, "id") or _session_id(meta)
-    directory = text(info, "directory") or text(obj(info, "location"), "directory") or "/"
-    writer = render_v1.Writer(meta.session_id, session_id, directory, text(info, "agent", "build"))
-    writer.model = _model_of_first_assistant(units)
+    writer = _writer_v1(meta, info, units)
     messages = []
     for unit in units:
         if unit.record is not None and is_v1(unit.record) and not unit.edited:
@@ -187,6 +206,14 @@ def _as_v1(meta: SessionMeta, info: JsonObject, units: list[Unit], export: Expor
             messages += _rendered(unit, writer, export)
     export.notes += writer.notes
     return messages
+
+
+def _writer_v1(meta: SessionMeta, info: JsonObject, units: list[Unit]) -> render_v1.Writer:
+    session_id = text(info, "id") or _session_id(meta)
+    directory = text(info, "directory") or text(obj(info, "location"), "directory") or "/"
+    writer = render_v1.Writer(meta.session_id, session_id, directory, text(info, "agent", "build"))
+    writer.model = _model_of_first_assistant(units)
+    return writer
 
 
 def _as_v2(meta: SessionMeta, units: list[Unit], export: Export, *, upgrade: bool) -> list[Record]:

@@ -177,7 +177,7 @@ def plan_mapped(
         lossy=mapped.lossy,
         warnings=list(source.warnings),
     )
-    if _older(source.info, obj(kept, "session")):
+    if mirror is None and _older(source.info, obj(kept, "session")):
         plan.unchanged = len(stored.entries)
         plan.skipped.append("the source is older than what is here")
         return plan

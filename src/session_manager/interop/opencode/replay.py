@@ -357,6 +357,7 @@ def _delivery_changed(replay: Replay, event: Event) -> None:
 def _prompted(replay: Replay, event: Event) -> None:
     id_ = text(event.data, "messageID")
     replay.put({"id": id_, "time": {"created": event.at}, "type": "user", **obj(event.data, "prompt")})
+    replay.status = "working"
 
 
 def _told(kind: str, *keys: str) -> Callable[[Replay, Event], None]:
@@ -468,6 +469,9 @@ def _step_ended(replay: Replay, event: Event) -> None:
     if record is None:
         return
     _close(replay, record, event)
+    if event.early:
+        # The early form tells of no executions: a step that calls no tools is the last one of its turn.
+        replay.status = "working" if event.data.get("finish") == "tool-calls" else None
     record.update(_picked(event.data, "finish", "rawFinish", "native", "cost", "tokens"))
     if "snapshot" in event.data or "files" in event.data:
         end = {"end": event.data["snapshot"]} if "snapshot" in event.data else {}
@@ -479,6 +483,8 @@ def _step_failed(replay: Replay, event: Event) -> None:
     if record is None:
         return
     _close(replay, record, event)
+    if event.early:
+        replay.status = None
     record["finish"] = text(event.data, "finish", "error")
     record.update(_picked(event.data, "error", "cost", "tokens"))
     record.pop("retry", None)
