@@ -84,6 +84,13 @@ async def taken_out(store: Store, session_id: str) -> Export:
     return await export_session(store, session_id)
 
 
+def plain(entry: Entry) -> Json:
+    """All of an entry as plain JSON."""
+    origin = None if entry.origin is None else json.loads(entry.origin)
+    place = [entry.id, entry.parent_id, entry.timestamp, entry.role, entry.revision, origin]
+    return [*place, json.loads(entry.body)]
+
+
 async def path(store: Store, session_id: str) -> list[Entry]:
     """The active path."""
     return list((await store.path(PathQuery(session_id))).entries)

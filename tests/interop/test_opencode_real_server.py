@@ -1,5 +1,5 @@
 """A real OpenCode 1.18 server: sessions with tool calls made by a scripted model, followed live, read again, taken out,
-and brought into another OpenCode. Skipped where the binary is missing (npm package opencode-linux-x64; or OPENCODE_BIN).
+and brought into another OpenCode. Skipped where the binary is missing.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from session_manager.interop.opencode.exports import export_log
 from session_manager.interop.opencode.sources import read, read_file
 from session_manager.stores.memory import MemoryStore
-from tests.interop.support import DATA, bring_in, differences, document, files, imported, load, name, taken_out
+from tests.interop.support import DATA, bring_in, differences, document, files, imported, load, name, plain, taken_out
 
 DOCUMENTS = files("samples/*/export*.json") + files("synthetic_2.1/*.transfer.json")
 LISTS_1 = [path for path in files("samples/*/messages.v1*.json") if path.read_bytes()[:1] == b"["]
@@ -96,8 +96,8 @@ async def entries_of(source_path: Path, wanted: Path, key: str) -> None:
     from_list.generation = from_log.generation
     one, _ = await imported(from_log)
     other, _ = await imported(from_list)
-    told = [entry.wire() for entry in await one.entries(from_log.id) if "/log/" not in entry.id]
-    assert list(differences(told, [entry.wire() for entry in await other.entries(from_log.id)])) == []
+    told = [plain(entry) for entry in await one.entries(from_log.id) if "/log/" not in entry.id]
+    assert list(differences(told, [plain(entry) for entry in await other.entries(from_log.id)])) == []
 
 
 @pytest.mark.parametrize("path", FIRST_LOGS, ids=name)

@@ -61,6 +61,13 @@ def read_event(raw: JsonObject) -> Event | None:
     return Event(text(raw, "id"), name, data, session_id, seq, at, early)
 
 
+def wire_of(raw: JsonObject) -> str:
+    """Which wire an event came over: `durable` (history, log), `sync` (the log of 1.x), or `live` (not in any log)."""
+    if "durable" in raw:
+        return "durable"
+    return "sync" if "seq" in raw else "live"
+
+
 def _time(value: Json) -> int | None:
     """Times are milliseconds, or ISO 8601 on the wire of the first generation."""
     if isinstance(value, str):

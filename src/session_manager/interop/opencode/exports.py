@@ -107,13 +107,16 @@ async def stored_records(store: Store, session_id: str) -> list[Record]:
 
 
 async def export_log(store: Store, session_id: str) -> list[JsonObject]:
-    """The event log that a session was imported from, as it was; empty when it was not imported from one."""
-    events: list[tuple[int, list[JsonObject]]] = []
+    """The event log that a session was imported from, as it was; empty when it was not imported from one. Of logs
+    that came over several wires, the one with the most events."""
+    logs: dict[str, list[tuple[int, list[JsonObject]]]] = {}
     for entry in await store.entries(session_id):
         body = decode(entry.body) if entry.role is None else {}
         if body.get("custom_type") == LOG:
-            events.append((int(entry.id.rpartition("/")[2]), body["data"]["events"]))
-    return [event for _, chunk in sorted(events, key=lambda pair: pair[0]) for event in chunk]
+            wire, start = entry.id.split("/")[-2:]
+            logs.setdefault(wire, []).append((int(start), body["data"]["events"]))
+    whole = [[event for _, part in sorted(parts, key=lambda p: p[0]) for event in part] for parts in logs.values()]
+    return max(whole, key=len, default=[])
 
 
 def render(meta: SessionMeta, entries: Iterable[Entry], form: Format, *, whole_list: bool = True) -> Export:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from session_manager.events import Created, Emission, MessageAdded, MessageUpdated, MetaUpdated, StatusChanged
+from session_manager.interop.opencode.events import wire_of
 from session_manager.interop.opencode.records import obj, text, whole
 from session_manager.interop.opencode.sessions import (
     ORIGIN,
@@ -151,6 +152,10 @@ def plan_import(source: SourceSession, stored: Existing, *, now: int, added: Add
     `added` is metadata for the session besides its own, such as an owner; `now` (epoch milliseconds) is only used
     where the source has no time. Raises Refused when the session cannot be kept whole.
     """
+    known = obj(obj((stored.session.meta.metadata if stored.session.meta else None) or {}, KEY), "session")
+    if len(source.info) == 1 and text(known, "id") == source.id:
+        # A list or a log without a session record says nothing against the one that is here.
+        source = msgspec.structs.replace(source, info=known)
     return plan_mapped(source, map_session(source), stored, now=now, added=added)
 
 
@@ -243,10 +248,11 @@ class Placement:
 
     def put_alone(self, entry: Entry) -> None:
         """An entry outside of any path."""
-        if entry.id not in self._stored:
+        there = self._stored.get(entry.id)
+        if there is None:
             self.added.append(entry)
-        elif self._stored[entry.id].body != entry.body:
-            self.updated.append(msgspec.structs.replace(entry, revision=self._stored[entry.id].revision + 1))
+        elif _events_of(there) == _events_of(entry)[: len(_events_of(there))] and there.body != entry.body:
+            self.updated.append(msgspec.structs.replace(entry, revision=there.revision + 1))
         else:
             self.unchanged += 1
 
@@ -298,13 +304,18 @@ def _edited(group: list[Entry]) -> bool:
     return any(entry.revision > 0 for entry in group)
 
 
+def _events_of(entry: Entry) -> list[JsonObject]:
+    return list(decode(entry.body)["data"]["events"])
+
+
 def log_entries(source: SourceSession) -> Iterator[Entry]:
     """The event log of a source that was one, in bookkeeping entries that no path leads to: the list of messages does
     not hold all that a log does (what was taken back, and when things happened)."""
     log = source.log or []
+    wire = wire_of(log[0]) if log else ""
     for start in range(0, len(log), LOG_CHUNK):
         body = encode({"custom_type": LOG, "data": {"events": log[start : start + LOG_CHUNK]}})
-        yield Entry(f"{source.id}/log/{start}", None, 0, None, body, 0, ORIGIN_BYTES)
+        yield Entry(f"{source.id}/log/{wire}/{start}", None, 0, None, body, 0, ORIGIN_BYTES)
 
 
 def _merged(
