@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from session_manager.door import check
+from session_manager.door import MAX_LEVELS, check
 from session_manager.errors import MalformedRequest
 from session_manager.interop.opencode.events import Event, read_event, sse_data
 from session_manager.interop.opencode.records import (
@@ -35,6 +35,8 @@ SUFFIXES = (".json", ".jsonl", ".ndjson", ".sse")
 """The files that are read of a directory."""
 
 Raw = msgspec.Raw
+
+TOO_DEEP = f"values may nest at most {MAX_LEVELS} levels deep"
 
 
 def find_files(path: Path) -> list[Path]:
@@ -72,7 +74,7 @@ def read(data: bytes, label: str, session_id: str | None = None) -> list[SourceS
         raise Refused("this is no JSON")
     try:
         document = msgspec.json.decode(data, type=dict[str, Raw])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         lines = data.splitlines()
         if len(lines) > 1 and _is_object(lines[0]):
             return _log((_decode(line, f"line {n}") for n, line in enumerate(lines, 1) if line.strip()), label)
@@ -83,7 +85,7 @@ def read(data: bytes, label: str, session_id: str | None = None) -> list[SourceS
 def _is_object(line: bytes) -> bool:
     try:
         return isinstance(msgspec.json.decode(line), dict)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
 
 
@@ -248,13 +250,17 @@ def _decode(data: bytes | Raw, what: str, type_: type = object) -> Json:
         return msgspec.json.decode(data, type=type_) if type_ is not object else msgspec.json.decode(data)
     except msgspec.ValidationError as error:
         why = str(error)
-    except (msgspec.DecodeError, RecursionError) as error:
-        why = str(error) or "too deep"
+    except msgspec.DecodeError as error:
+        why = str(error)
+    except RecursionError:
+        why = TOO_DEEP
     # The fast decoder does not say what is wrong with values that JSON can write and nobody can keep.
     try:
         check({"data": json.loads(bytes(data))})
     except MalformedRequest as refused:
         why = str(refused)
-    except (ValueError, RecursionError) as error:
-        why = str(error) or why
+    except RecursionError:
+        why = TOO_DEEP
+    except ValueError as error:
+        why = str(error)
     raise Refused(f"{what}: {why}")
