@@ -174,7 +174,9 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 # What msgspec reads otherwise than the engine: a minus zero, and integers that may be too long for 64 bits. Both are
 # rare, so they are looked for in the text; a match inside a string only costs the slow path.
-_UNUSUAL_NUMBER = re.compile(rb"-0(?=[,\]}\s])|[0-9]{19,}(?=[,\]}\s])")
+_MINUS_ZERO = re.compile(rb"-0(?=[,\]}\s])")
+_LONG_INTEGER = re.compile(rb"[0-9]{19,}(?=[,\]}\s])")
+_ANY_DIGIT = bytes.maketrans(b"123456789", b"000000000")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -186,7 +188,7 @@ def decode(raw: bytes) -> Inbound:
     """
     try:
         frame = _decoder.decode(raw)
-        if _UNUSUAL_NUMBER.search(raw):
+        if _has_unusual_numbers(raw):
             frame = msgspec.convert(json.loads(raw, parse_int=numbers.integer, parse_float=numbers.double), Inbound)
     except (ValueError, RecursionError) as error:
         raise Undecodable(str(error)) from error
@@ -210,6 +212,12 @@ def encode_value(value: Any) -> bytes:
 def blank(namespace: str | None) -> bool:
     """Whether a namespace was named and left empty."""
     return namespace is not None and not namespace.strip()
+
+
+def _has_unusual_numbers(raw: bytes) -> bool:
+    if b"-0" in raw and _MINUS_ZERO.search(raw):
+        return True
+    return b"0" * 19 in raw.translate(_ANY_DIGIT) and _LONG_INTEGER.search(raw) is not None
 
 
 def _with_canonical_id(frame: Inbound, invocation_id: str) -> Inbound:

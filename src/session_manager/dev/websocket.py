@@ -41,6 +41,7 @@ class Socket(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._ended = False
         self._muted = False
+        self._flushing = False
         self.on_message: Callable[[bytes], None] = lambda message: None
         self.transport: asyncio.Transport
 
@@ -49,7 +50,10 @@ class Socket(asyncio.Protocol):
     def send(self, text: bytes) -> None:
         if self._ws.state is State.OPEN and not self._muted:
             self._ws.send_text(text)
-            self._flush()
+            if not self._flushing:
+                # One write for all that is sent in this turn of the loop.
+                self._flushing = True
+                asyncio.get_running_loop().call_soon(self._flush)
 
     def close(self) -> None:
         if self._ws.state is State.OPEN:
@@ -127,11 +131,14 @@ class Socket(asyncio.Protocol):
             self._end()
 
     def _flush(self) -> None:
-        for data in self._ws.data_to_send():
-            if data:
-                self.transport.write(data)
-            elif self.transport.can_write_eof():
-                self.transport.write_eof()
+        self._flushing = False
+        chunks = self._ws.data_to_send()
+        if not chunks or self.transport.is_closing():
+            return
+        at_end = not chunks[-1]  # an empty chunk is the end of the stream
+        self.transport.writelines(chunks[:-1] if at_end else chunks)
+        if at_end and self.transport.can_write_eof():
+            self.transport.write_eof()
 
     def _end(self) -> None:
         if not self._ended:
