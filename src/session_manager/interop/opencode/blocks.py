@@ -158,6 +158,15 @@ def kind_of_status(status: int | None) -> ErrorKind | None:
     return "permanent"
 
 
+_HTTP = re.compile(r"HTTP (\d{3})\b")
+
+
+def http_status(message: str) -> int | None:
+    """The HTTP status that an error text of the early second generation names."""
+    found = _HTTP.search(message)
+    return int(found[1]) if found else None
+
+
 def says_overflow(message: str) -> bool:
     lowered = message.lower()
     return "context_length_exceeded" in lowered or "context length" in lowered

@@ -226,6 +226,8 @@ def _as_v2(meta: SessionMeta, units: list[Unit], export: Export, *, upgrade: boo
         if unit.record is not None and not is_v1(unit.record) and unit.record.get("type") != "usage":
             if not unit.edited:
                 record = render_v2.upgraded(unit.record) if upgrade else unit.record
+                if upgrade:
+                    export.notes += render_v2.unavailable(record)
                 export.verbatim += record == unit.record
                 export.rendered += record != unit.record
             else:

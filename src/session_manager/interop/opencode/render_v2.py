@@ -6,6 +6,7 @@ generation to records of 2.1. Pure.
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Struct, field
 
 from session_manager.interop.opencode import blocks, ids
@@ -196,8 +197,8 @@ def upgraded(record: Record) -> Record:
     elif kind == "assistant":
         record["content"] = [_block(block) for block in objects(record, "content")]
         error = obj(record, "error")
-        if error.get("type") == "unknown" and text(error, "message").rstrip(".").endswith("interrupted"):
-            record["error"] = {**error, "type": "aborted"}
+        if error.get("type") == "unknown":
+            record["error"] = {**error, "type": _error_type(text(error, "message"))}
     elif kind == "compaction" and "status" not in record:
         record.pop("recent", None)
         record["status"] = "completed"
@@ -220,6 +221,21 @@ def upgraded_info(info: JsonObject) -> JsonObject:
     files = [{("file" if key == "path" else key): file[key] for key in file} for file in objects(revert, "files")]
     changed = {key: value for key, value in revert.items() if key != "diff"}
     return {**info, "revert": {**changed, "files": files} if files else changed}
+
+
+def _indented(value: Json) -> str:
+    return msgspec.json.format(encode(value), indent=2).decode()
+
+
+def _error_type(message: str) -> str:
+    """2.1 says what kind of error it was; the early form only in words."""
+    if message.rstrip(".").endswith("interrupted"):
+        return "aborted"
+    status = blocks.http_status(message)
+    if status is None:
+        return "unknown"
+    named = {401: "provider.auth", 403: "provider.auth", 404: "provider.not-found", 429: "provider.rate-limit"}
+    return named.get(status, "provider.internal" if status >= 500 else "provider.invalid-request")
 
 
 def _file(file: JsonObject) -> JsonObject:
@@ -268,6 +284,15 @@ def _state(state: JsonObject) -> JsonObject:
     if not kept.get("content"):
         kept.pop("content", None)
         if status == "completed":
-            words = next((encode(answer[key]).decode() for key in ("structured", "result") if key in answer), "")
+            words = next((_indented(answer[key]) for key in ("structured", "result") if key in answer), "")
             kept["content"] = [{"type": "text", "text": words}]
     return kept
+
+
+def unavailable(record: Record) -> list[str]:
+    """What is said of files whose content is not in the record, but on the machine where it was made."""
+    return [
+        f"message {text(record, 'id')}: the content of {text(obj(file, 'source'), 'uri')} is not here"
+        for file in objects(record, "files")
+        if file.get("data") == "" and obj(file, "source").get("type") == "uri"
+    ]

@@ -14,7 +14,6 @@ where fields differ both are looked for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from session_manager.interop.opencode import blocks
@@ -278,8 +277,6 @@ _TYPED: dict[str, ErrorKind] = {
     "provider.internal": "transient",
 }
 
-_HTTP = re.compile(r"HTTP (\d{3})\b")
-
 
 def _failure(error: JsonObject) -> Failure:
     kind, message = text(error, "type"), blocks.error_text(error)
@@ -294,8 +291,7 @@ def _failure(error: JsonObject) -> Failure:
         return Failure(None, message, aborted=True)
     if blocks.says_overflow(message):
         return Failure("context_overflow", message)
-    found = _HTTP.search(message)
-    judged = blocks.kind_of_status(int(found[1])) if found else None
+    judged = blocks.kind_of_status(blocks.http_status(message))
     if judged is None and message.startswith("Failed to read") and "stream" in message:
         judged = "transient"
     return Failure(judged or "permanent", message)
