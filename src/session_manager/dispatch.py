@@ -15,6 +15,7 @@ from session_manager.errors import MalformedRequest, NotServed, StorageError
 from session_manager.events import Emission
 from session_manager.functions import FUNCTIONS, Function, Kind
 from session_manager.locks import SessionLocks
+from session_manager.model import decode, encode
 from session_manager.outcome import Outcome, Reloader, Tools
 from session_manager.paging import Limits
 from session_manager.store import Store
@@ -46,9 +47,10 @@ class Service:
 
     async def call(self, function_id: str, payload: Any) -> Any:
         """The reply of one function as plain JSON values. Raises SessionManagerError."""
-        return await self.answer(self._functions[function_id], payload)
+        return decode(encode(await self.answer(self._functions[function_id], payload)))
 
     async def answer(self, function: Function, payload: Any) -> Any:
+        """The reply as something to be encoded: a reply struct, or plain values with stored JSON in them as it is."""
         request = read(function.request, payload)
         runtime = self.runtime
         store = id(runtime.store)
@@ -76,8 +78,7 @@ class Service:
             outcome = await self._write(runtime, function, request)
         else:
             outcome = await function.rule(self._tools(runtime, runtime.store), request)
-        reply = outcome.reply
-        return msgspec.to_builtins(reply) if isinstance(reply, Struct) else reply
+        return outcome.reply
 
     async def _write_locked(self, runtime: Runtime, function: Function, request: Struct, session_id: str) -> Outcome:
         store = runtime.store

@@ -213,7 +213,7 @@ class Entry(Struct, frozen=True):
         return decode_message(self.body)
 
     def wire(self) -> JsonObject:
-        """The entry as the store protocol and `session::get-message` show it."""
+        """The entry as the store protocol and `session::get-message` show it, with the stored JSON as it is."""
         entry: JsonObject = {
             "kind": "custom" if self.role is None else "message",
             "id": self.id,
@@ -222,11 +222,11 @@ class Entry(Struct, frozen=True):
             "revision": self.revision,
         }
         if self.origin is not None:
-            entry["origin"] = decode(self.origin)
+            entry["origin"] = stored(self.origin)
         if self.role is None:
-            entry.update(decode(self.body))
+            entry.update(decode_record(self.body))
         else:
-            entry["message"] = decode(self.body)
+            entry["message"] = stored(self.body)
         return entry
 
 
@@ -281,6 +281,12 @@ encode = msgspec.json.Encoder().encode
 
 decode = msgspec.json.Decoder().decode
 """Plain values of stored JSON, ready for a reply."""
+
+stored = msgspec.json.Decoder(msgspec.Raw).decode
+"""Stored JSON that goes into a reply as it is; it is checked to be JSON, for what is damaged must not leave."""
+
+decode_record = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+"""The fields of a stored bookkeeping record, each as it is."""
 
 decode_message = msgspec.json.Decoder(Message).decode
 decode_meta = msgspec.json.Decoder(SessionMeta).decode

@@ -1,8 +1,6 @@
 """A connection to an engine, as far as this worker needs the SDK.
 
-What is private to the SDK (0.25) is used here and nowhere else: its event loop, and sending an error result ourselves,
-because a handler cannot choose its error code and every exception would take a traceback with file paths to the caller
-and into the log.
+What is private to the SDK (0.25) is used here and in `quick` and nowhere else.
 """
 
 from __future__ import annotations
@@ -17,14 +15,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import structlog
-from iii import InitOptions, InvocationError, RegistrationRejectedError, register_worker
+from iii import InitOptions, InvocationError, RegistrationRejectedError
 from iii.iii_constants import ReconnectionConfig
 from iii.iii_types import InvocationResultMessage
 from iii.invocation_context import current_invocation
 from iii.triggers import TriggerHandler
 
+from session_manager.edge.quick import QuickClient
 from session_manager.errors import SessionManagerError
-from session_manager.model import JsonObject
+from session_manager.model import JsonObject, decode, encode
 
 log = structlog.get_logger("session_manager.edge")
 
@@ -68,6 +67,12 @@ def probe(url: str, seconds: float) -> None:
             return
 
 
+def telemetry() -> bool:
+    """OpenTelemetry costs more CPU than everything else in a call, and the engine keeps the payloads: off unless asked
+    for."""
+    return os.environ.get("SESSION_MANAGER_OTEL", "").lower() in ("1", "true", "yes", "on")
+
+
 class Client:
     """One connection. Its handlers and listeners run on its event loop, `loop`."""
 
@@ -77,10 +82,11 @@ class Client:
         options = InitOptions(
             worker_name=name,
             worker_description=description,
-            otel={"enabled": False},
+            otel={"enabled": telemetry()},
             reconnection_config=RECONNECT,
         )
-        self._iii = register_worker(url, options)
+        self._iii = QuickClient(url, options, quick=not telemetry())
+        self._iii._wait_until_connected()
         self.loop: asyncio.AbstractEventLoop = self._iii._loop
         self._wait_accepted(seconds)
 
@@ -126,6 +132,15 @@ class Client:
             request["metadata"] = metadata
         return await self._iii.trigger_async(request)
 
+    async def deliver(
+        self, function_id: str, payload: bytes, namespace: str, metadata: JsonObject | None, seconds: float
+    ) -> None:
+        """Calls a function with JSON text and waits for its answer. Raises when it cannot be reached."""
+        if self._iii.is_quick:
+            await self._iii.deliver(function_id, payload, namespace, metadata, seconds)
+        else:
+            await self.call(function_id, decode(payload), seconds=seconds, namespace=namespace, metadata=metadata)
+
     def call_blocking(self, function_id: str, payload: Any, *, seconds: float = 5.0) -> Any:
         """The same from the main thread."""
         return self.run(self.call(function_id, payload, seconds=seconds))
@@ -148,11 +163,14 @@ class Client:
             response_format=response,
             local_dispatch=False,
         )
+        self._iii.answer(function_id, handler)
 
     def _answering(self, function_id: str, handler: Handler) -> Handler:
+        """The handler for when calls go the SDK's own way."""
+
         async def answer(data: Any) -> Any:
             try:
-                return await handler(data)
+                return decode(encode(await handler(data)))
             except SessionManagerError as error:
                 await self._answer_error(function_id, str(error))
             except Exception:

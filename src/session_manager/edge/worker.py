@@ -19,7 +19,7 @@ from session_manager.edge.configuration import ConfigurationEntry
 from session_manager.errors import SessionManagerError
 from session_manager.functions import FUNCTIONS, Function
 from session_manager.hub import Hub
-from session_manager.model import JsonObject, decode
+from session_manager.model import JsonObject
 from session_manager.reload import Configurator
 from session_manager.schema import function_schema, trigger_schema
 from session_manager.stores import LOCAL
@@ -162,9 +162,7 @@ class Worker:
         self._deliveries.loop.call_soon_threadsafe(self._delivery.take, parcels)
 
     async def _send(self, to: Binding, payload: bytes) -> None:
-        await self._deliveries.call(
-            to.function_id, decode(payload), seconds=DELIVERY_TIMEOUT, namespace=to.namespace, metadata=to.extra
-        )
+        await self._deliveries.deliver(to.function_id, payload, to.namespace, to.extra, DELIVERY_TIMEOUT)
 
     def bound(self, made: Binding) -> None:
         self._bindings.add(made)

@@ -34,9 +34,9 @@ from session_manager.model import (
     Uint64,
     Usage,
     WireEntry,
-    decode,
     encode,
     role_of,
+    stored,
 )
 from session_manager.outcome import Outcome, Tools, told
 from session_manager.paging import MAX_PAGE_BYTES, path_cursor, path_position
@@ -143,9 +143,9 @@ async def append(tools: Tools, request: AppendRequest) -> Outcome:
     if (request.message is None) == (request.custom is None):
         raise InvalidRequest("exactly one of `message` and `custom` must be given")
     if request.entry_id is not None:
-        stored = await tools.view.entry(request.session_id, request.entry_id)
-        if stored is not None:
-            return Outcome(AppendResponse(stored.id, stored.timestamp, stored.parent_id))
+        known = await tools.view.entry(request.session_id, request.entry_id)
+        if known is not None:
+            return Outcome(AppendResponse(known.id, known.timestamp, known.parent_id))
     parent_id = await parent(tools.view, session, request.session_id, request.parent_id)
     now = tools.clock.now()
     entry_id = tools.ids.entry() if request.entry_id is None else request.entry_id
@@ -285,12 +285,12 @@ async def messages(tools: Tools, request: MessagesRequest) -> Outcome:
 
 
 def item(entry: Entry) -> JsonObject:
-    """An entry as a page shows it (a MessageItem, built from its JSON)."""
+    """An entry as a page shows it: a MessageItem, with the stored JSON as it is."""
     if entry.role is None:
-        return {"entry_id": entry.id, "custom": decode(entry.body)}
-    shown: JsonObject = {"entry_id": entry.id, "message": decode(entry.body)}
+        return {"entry_id": entry.id, "custom": stored(entry.body)}
+    shown: JsonObject = {"entry_id": entry.id, "message": stored(entry.body)}
     if entry.origin is not None:
-        shown["origin"] = decode(entry.origin)
+        shown["origin"] = stored(entry.origin)
     return shown
 
 
