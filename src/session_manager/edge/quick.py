@@ -51,7 +51,7 @@ class _Frame(Struct):
     invocation_id: str | None = None
     function_id: str | None = None
     data: Raw = Raw(b"null")
-    error: Raw | None = None
+    error: Raw = Raw(b"null")
 
 
 class _Error(Struct):
@@ -59,7 +59,7 @@ class _Error(Struct):
 
 
 _read_frame = msgspec.json.Decoder(_Frame).decode
-_read_error = msgspec.json.Decoder(_Error).decode
+_read_error = msgspec.json.Decoder(_Error | None).decode
 
 
 class QuickClient(III):
@@ -90,7 +90,7 @@ class QuickClient(III):
         try:
             async with asyncio.timeout(seconds):
                 while not await self._deliver_once(function_id, payload, namespace, metadata):
-                    await asyncio.sleep(RESEND)
+                    await asyncio.sleep(RESEND)  # noqa: ASYNC110 # the connection is there, but it has just failed
         except TimeoutError:
             raise Undelivered("TIMEOUT") from None
 
@@ -122,8 +122,8 @@ class QuickClient(III):
     # --- what the SDK calls ---
 
     async def _handle_message(self, raw: str | bytes) -> None:
-        if self.is_quick:
-            frame = _read_frame(raw)
+        frame = self._frame(raw)
+        if frame is not None:
             if frame.type == "invokefunction" and frame.invocation_id is not None:
                 answer = self._answers.get(frame.function_id or "")
                 if answer is not None:
@@ -138,6 +138,15 @@ class QuickClient(III):
                     return
         await super()._handle_message(raw)
 
+    def _frame(self, raw: str | bytes) -> _Frame | None:
+        """The frame, if it may go the short way."""
+        if not self.is_quick:
+            return None
+        try:
+            return _read_frame(raw)
+        except msgspec.MsgspecError:
+            return None  # whatever it is, the SDK knows what to make of it
+
     def _set_connection_state(self, state: Any) -> None:
         if state == "connected":
             self._opened.set()
@@ -150,10 +159,11 @@ class QuickClient(III):
 
     # --- answers ---
 
-    def _settle(self, answered: asyncio.Future[None], error: Raw | None) -> None:
+    def _settle(self, answered: asyncio.Future[None], error: Raw) -> None:
         if answered.done():
             return
-        code = None if error is None else _read_error(error).code
+        problem = _read_error(error)
+        code = None if problem is None else problem.code
         if code in ("function_not_found", "invocation_stopped", "INVALID_NAMESPACE", "FORBIDDEN"):
             answered.set_exception(Undelivered(code))
         else:  # a subscriber that fails has been told all the same
