@@ -282,6 +282,18 @@ async def test_executions_are_the_status_and_the_whole_set_of_events_is_mirrored
     assert await store.entry(session, "msg_227600000033Synthetic00033") is not None
 
 
+async def test_what_the_server_works_on_is_working_and_later_is_not(later: LaterServer) -> None:
+    store = MemoryStore()
+    for event in TOOLS:
+        later.say(event)
+    for active, status in ((True, "working"), (False, "error")):
+        later.active = {SESSION} if active else set()
+        async with following(later, StoreTarget(store)):
+            async with asyncio.timeout(10):
+                while (meta := (await store.session(SESSION)).meta) is None or meta.status != status:
+                    await asyncio.sleep(0.01)
+
+
 async def test_what_is_edited_here_stays_while_the_session_goes_on(later: LaterServer) -> None:
     store = MemoryStore()
     for event in TOOLS[:14]:

@@ -185,6 +185,7 @@ class Mirror:
         self._sessions: dict[str, Session] = {}
         self._known: dict[str, int] = {}
         """How far each session has come that is not in memory."""
+        self._left_working: set[str] = set()
         self._refused: set[str] = set()
         self._dirty = asyncio.Event()
         self.progress = Progress()
@@ -231,6 +232,8 @@ class Mirror:
             seq = whole(book, "seq")
             if seq is not None and meta.session_id not in self._sessions:
                 self._known[meta.session_id] = seq
+                if meta.status == "working":
+                    self._left_working.add(meta.session_id)
 
     async def _session(self, session_id: str) -> Session:
         """The session in memory: as it was, else from the store, else empty."""
@@ -310,7 +313,12 @@ class Mirror:
             for session_id in await self._server.session_ids():
                 if self._wanted(session_id):
                     await self._catch_up(session_id)
-        working = await self._server.working()
+        working = {session_id for session_id in await self._server.working() if self._wanted(session_id)}
+        # Also those that were left working when the mirror, or the server, went away.
+        for session_id in (self._left_working | working) - self._sessions.keys():
+            if self._seq(session_id) is not None:
+                await self._session(session_id)
+        self._left_working.clear()
         for session_id, session in self._sessions.items():
             now: Status | None = "working" if session_id in working else None
             if (session.status == "working") != (now == "working"):
