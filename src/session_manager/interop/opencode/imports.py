@@ -203,7 +203,7 @@ def plan_mapped(
         if mirror is not None:
             meta = _with_mirror(meta, mirror)
     else:
-        meta = _merged(before, source, mapped, place, leaf=leaf, end=end, added=added)
+        meta = _merged(before, source, mapped, place, leaf=leaf, end=end, added=added, live=mirror is not None)
         if mirror is not None or place.news():
             meta = _with_mirror(meta, mirror)
     new_leaf = _leaf(stored.session, leaf, plan)
@@ -327,6 +327,7 @@ def _merged(
     leaf: str | None,
     end: str | None,
     added: Added | None,
+    live: bool,
 ) -> SessionMeta:
     """The stored record with what is new in the source. A field that was changed here since the last import stays."""
     kept = obj(meta.metadata or {}, KEY)
@@ -339,7 +340,7 @@ def _merged(
     if not was or plain == metadata_of(was, obj(kept, "added")):
         plain = metadata_of(source.info, extra)
     status, reason = meta.status, meta.status_reason
-    if source.status is not None or source.info != was or place.added or place.updated:
+    if live or source.status is not None or source.info != was or place.added or place.updated:
         status, reason = mapped.status, mapped.status_reason if mapped.status != "idle" else None
     updated = whole(obj(source.info, "time"), "updated")
     new = sum(entry.role is not None for entry in place.added)
