@@ -1,7 +1,8 @@
 """Engines for tests: the loopback one always, the real one where the environment names it.
 
 `III_BIN` is an iii engine binary to start, with a generated configuration, on a free port in a temporary directory;
-`III_ENGINE_URL` is one that already runs. Without either `real_engine()` raises `NoEngine`; tests skip with its text.
+`III_ENGINE_URL` is one that already runs. Without either `real_engine()` raises `NoEngine`, and the parameters of
+`on_both_engines()` skip with its text.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from session_manager.dev import EngineThread, Unkindness
 
@@ -110,16 +114,33 @@ class RealEngine:
             process.wait()
 
 
+def why_no_engine(*, of_its_own: bool = False) -> str | None:
+    """Why there is no real engine here, or None; `of_its_own` asks for one that may be stopped and started."""
+    binary = os.environ.get("III_BIN")
+    if binary:
+        return None if os.access(binary, os.X_OK) else f"III_BIN={binary} is no program"
+    if of_its_own:
+        return "set III_BIN to an iii engine binary to run this on a real engine of its own"
+    if os.environ.get("III_ENGINE_URL"):
+        return None
+    return "set III_BIN (an iii engine binary) or III_ENGINE_URL (a running one) to run this on the real engine"
+
+
+def on_both_engines(*, of_its_own: bool = False) -> list[Any]:
+    """Parameters for fixtures that make an engine: `loopback`, and `real`, which skips where there is none."""
+    why = why_no_engine(of_its_own=of_its_own)
+    skip = [] if why is None else [pytest.mark.skip(reason=why)]
+    return ["loopback", pytest.param("real", marks=[pytest.mark.engine, *skip])]
+
+
 @contextmanager
 def real_engine_process(environment: dict[str, str] | None = None) -> Iterator[RealEngine]:
     """A real engine of our own, from `III_BIN`, with these variables beside; raises NoEngine without it."""
-    binary = os.environ.get("III_BIN")
-    if not binary:
-        raise NoEngine("set III_BIN to an iii engine binary to run this on a real engine of its own")
-    if not os.access(binary, os.X_OK):
-        raise NoEngine(f"III_BIN={binary} is no program")
+    why = why_no_engine(of_its_own=True)
+    if why is not None:
+        raise NoEngine(why)
     with tempfile.TemporaryDirectory(prefix="iii-engine-", ignore_cleanup_errors=True) as directory:
-        engine = RealEngine(str(Path(binary).resolve()), Path(directory))
+        engine = RealEngine(str(Path(os.environ["III_BIN"]).resolve()), Path(directory))
         engine.environment.update(environment or {})
         engine.start()
         try:
@@ -130,18 +151,16 @@ def real_engine_process(environment: dict[str, str] | None = None) -> Iterator[R
 
 @contextmanager
 def real_engine(environment: dict[str, str] | None = None) -> Iterator[str]:
-    """The URL of a real engine: `III_ENGINE_URL`, or one started from `III_BIN`; raises NoEngine without either.
+    """The URL of a real engine: one started from `III_BIN`, or `III_ENGINE_URL`; raises NoEngine without either.
 
     `environment` is for one that is started.
     """
-    url = os.environ.get("III_ENGINE_URL")
-    if url:
-        yield url
-        return
+    why = why_no_engine()
+    if why is not None:
+        raise NoEngine(why)
     if not os.environ.get("III_BIN"):
-        raise NoEngine(
-            "set III_BIN (an iii engine binary) or III_ENGINE_URL (a running one) to run this on the real one"
-        )
+        yield os.environ["III_ENGINE_URL"]
+        return
     with real_engine_process(environment) as engine:
         yield engine.url
 

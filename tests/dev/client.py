@@ -72,10 +72,10 @@ class Peer:
         """One message as it is; a list is one message in fragments."""
         await self._ws.send(message)
 
-    async def send_at_once(self, messages: list[str]) -> None:
-        """Several messages in one write, so that the engine reads them together."""
+    async def send_at_once(self, messages: list[bytes]) -> None:
+        """Several text messages, or what pretends to be text, in one write, so that the engine reads them together."""
         for message in messages:
-            self._ws.protocol.send_text(message.encode())
+            self._ws.protocol.send_text(message)
         self._ws.transport.write(b"".join(self._ws.protocol.data_to_send()))
 
     async def ping(self) -> None:

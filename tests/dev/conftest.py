@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from session_manager.dev import EngineThread
-from tests.engines import NoEngine, real_engine, real_engine_process
-
-KINDS = ["loopback", pytest.param("real", marks=pytest.mark.engine)]
+from tests.engines import on_both_engines, real_engine, real_engine_process
 
 #: How long engines wait for a worker to name its namespace.
 GRACE_S = 0.6
@@ -20,18 +18,15 @@ GRACE_S = 0.6
 ENVIRONMENT = {"SET_IN_ENGINE": "7", "WORD_IN_ENGINE": "word"}
 
 
-@pytest.fixture(scope="session", params=KINDS)
+@pytest.fixture(scope="session", params=on_both_engines())
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An engine of each kind, shared by the tests: every test uses ids of its own."""
     if request.param == "loopback":
         with EngineThread(config_dir=tmp_path_factory.mktemp("config"), grace_s=GRACE_S) as engine:
             yield engine.url
         return
-    try:
-        with real_engine({"III_NAMESPACE_GRACE_MS": str(int(GRACE_S * 1000))}) as running:
-            yield running
-    except NoEngine as error:
-        pytest.skip(str(error))
+    with real_engine({"III_NAMESPACE_GRACE_MS": str(int(GRACE_S * 1000))}) as running:
+        yield running
 
 
 @dataclass
@@ -46,20 +41,17 @@ class Place:
         return self.directory / f"{entry_id}.yaml"
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=on_both_engines(of_its_own=True))
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     if request.param == "loopback":
         directory = tmp_path_factory.mktemp("config")
         with EngineThread(config_dir=directory, environment=ENVIRONMENT) as engine:
             yield Place(engine.url, directory, engine.restart)
         return
-    try:
-        with real_engine_process(ENVIRONMENT) as real:
+    with real_engine_process(ENVIRONMENT) as real:
 
-            def restart() -> None:
-                real.kill()
-                real.start()
+        def restart() -> None:
+            real.kill()
+            real.start()
 
-            yield Place(real.url, real.config_dir, restart)
-    except NoEngine as error:
-        pytest.skip(str(error))
+        yield Place(real.url, real.config_dir, restart)

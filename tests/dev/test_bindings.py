@@ -375,6 +375,7 @@ async def test_comings_and_goings_of_workers_are_events(url: str) -> None:
         assert told["metadata"] == {"m": 1}
 
 
+@pytest.mark.long
 async def test_a_change_of_functions_is_an_event_some_seconds_later(url: str) -> None:
     sink = unique("sink::")
     async with peer(url) as watcher:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.dev.client import Failed, Frame, Peer, peer, unique
+from tests.dev.client import Failed, Frame, Peer, eventually, peer, unique
 from tests.dev.conftest import Place
 
 SCHEMA = {
@@ -22,6 +22,7 @@ SCHEMA = {
     "additionalProperties": False,
     "definitions": {"on": {"type": "object", "required": ["name"]}},
 }
+
 
 class Entry:
     """One configuration entry, and the events about it."""
@@ -463,3 +464,52 @@ async def test_a_slow_subscriber_holds_up_no_writer(entry: Entry) -> None:
         await entry.set({"limit": limit})
     delivered = await entry.worker.several(3, "invokefunction", function_id=silent)
     assert sorted(frame["data"]["new_value"]["limit"] for frame in delivered) == [1, 2, 3]
+
+
+async def test_a_silent_subscriber_holds_up_the_other_subscribers_of_its_event(entry: Entry) -> None:
+    """Each event goes to one subscriber after the other, in an order nobody knows."""
+    silent = unique("silent::")
+    await entry.register(initial_value={})
+    await entry.worker.register(silent)
+    for attempt in range(1, 9):
+        sinks = [unique("sink::") for _ in range(8)]
+        for sink in sinks:
+            await entry.worker.register(sink, lambda event: None)
+        for function in (*sinks[:4], silent, *sinks[4:]):
+            await entry.worker.bind("configuration", function, {"configuration_id": entry.id})
+        await entry.worker.settled()
+        await entry.set({"limit": attempt})
+        held = (await entry.worker.several(attempt, "invokefunction", function_id=silent))[-1]
+
+        await entry.worker.settled()
+        before = sum(len(entry.worker.seen("invokefunction", function_id=sink)) for sink in sinks)
+        await entry.worker.answer(held, result=None)
+        for sink in sinks:
+            await entry.worker.frame("invokefunction", function_id=sink)
+        if before < 8:
+            return
+    pytest.fail("the silent subscriber was always the last")
+
+
+async def test_a_worker_can_take_an_engines_own_function_over_and_away(place: Place) -> None:
+    function = "configuration::schema"
+    async with peer(place.url) as client:
+        async with peer(place.url) as thief:
+            await thief.introduce(unique("w"))
+            await thief.register(function, lambda data: "mine")
+            await thief.settled()
+            assert await client.call(function, {"id": "x"}) == "mine"
+            assert not thief.seen("registrationrejected")
+
+        async def gone() -> bool:
+            try:
+                await client.call(function, {"id": "x"})
+            except Failed as error:
+                return error.code == "function_not_found"
+            return False
+
+        await eventually(gone)
+    place.restart()
+    async with peer(place.url) as client:
+        with pytest.raises(Failed, match="configuration 'x' not found"):
+            await client.call(function, {"id": "x"})

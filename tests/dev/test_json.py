@@ -198,3 +198,10 @@ async def test_a_message_beyond_64_or_a_frame_beyond_16_mebibytes_cuts_the_conne
         assert client.close_code == 1006
         await asyncio.wait([sending])
         sending.exception()
+
+
+async def test_text_that_is_no_unicode_cuts_the_connection(url: str) -> None:
+    async with peer(url) as client:
+        await client.send_at_once([b'{"type":"ping","x":"\xff"}'])
+        await asyncio.wait_for(client.closed.wait(), 5)
+        assert client.close_code == 1006

@@ -25,7 +25,7 @@ async def burst(engine: Engine, count: int = 200) -> list[int]:
         await worker.settled()
         await worker.send_at_once(
             [
-                f'{{"type":"invokefunction","function_id":"f","data":{n},"action":{{"type":"void"}}}}'
+                b'{"type":"invokefunction","function_id":"f","data":%d,"action":{"type":"void"}}' % n
                 for n in range(count)
             ]
         )

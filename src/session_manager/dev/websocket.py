@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import socket
 from collections.abc import Callable
 from typing import cast
@@ -39,6 +40,7 @@ class Socket(asyncio.Protocol):
         self._nagle = nagle
         self._ws = ServerProtocol(max_size=MAX_MESSAGE)
         self._parts: list[bytes] = []
+        self._text = False
         self._ended = False
         self._muted = False
         self._flushing = False
@@ -117,16 +119,15 @@ class Socket(asyncio.Protocol):
 
     def _take(self, frame: Frame) -> None:
         if frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
-            if len(frame.data) > MAX_FRAME:
+            self._parts.append(bytes(frame.data))
+            self._text = self._text or frame.opcode is Opcode.TEXT
+            if len(frame.data) > MAX_FRAME or (frame.fin and self._text and not _is_utf8(self._parts)):
                 self._end()
                 self.transport.abort()
-            elif frame.fin and not self._parts:
-                self.on_message(bytes(frame.data))
-            else:
-                self._parts.append(bytes(frame.data))
-                if frame.fin:
-                    message, self._parts = b"".join(self._parts), []
-                    self.on_message(message)
+            elif frame.fin:
+                message = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+                self._parts, self._text = [], False
+                self.on_message(message)
         elif frame.opcode is Opcode.CLOSE:
             self._end()
 
@@ -144,3 +145,15 @@ class Socket(asyncio.Protocol):
         if not self._ended:
             self._ended = True
             self._on_end(self)
+
+
+def _is_utf8(parts: list[bytes]) -> bool:
+    """Whether the parts together are text; a character may lie across two of them."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for part in parts:
+            decoder.decode(part)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
