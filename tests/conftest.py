@@ -13,6 +13,7 @@ from tests.stage import InProcess
 ADAPTERS: dict[str, dict[str, Any]] = {
     "memory": {"name": "memory", "config": {}},
     "sqlite": {"name": "sqlite", "config": {"path": "sessions.db"}},
+    "fs": {"name": "fs", "config": {"data_dir": "sessions"}},
 }
 
 

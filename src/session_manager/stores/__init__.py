@@ -6,20 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from session_manager.config import MemoryAdapter, SqliteAdapter
+from session_manager.config import FsAdapter, MemoryAdapter, SqliteAdapter
 from session_manager.store import Store
+from session_manager.stores.fs import FsStore
 from session_manager.stores.memory import MemoryStore
 from session_manager.stores.sqlite import SqliteStore
 
 LOCAL: dict[str, Callable[[Any, Path], Store]] = {
     "memory": lambda config, base: MemoryStore(),
     "sqlite": lambda config, base: SqliteStore(base / Path(config.path).expanduser(), config.synchronous),
+    "fs": lambda config, base: FsStore(base / Path(config.data_dir).expanduser()),
 }
 """Stores that need nothing but their configuration and the directory that relative paths start from."""
 
 _URLS: dict[str, Callable[[str], Any]] = {
     "memory": lambda rest: MemoryAdapter(name="memory"),
     "sqlite": lambda rest: SqliteAdapter.model_validate({"name": "sqlite", "config": {"path": rest}}),
+    "fs": lambda rest: FsAdapter.model_validate({"name": "fs", "config": {"data_dir": rest}}),
 }
 
 

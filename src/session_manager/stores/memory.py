@@ -111,10 +111,14 @@ class MemoryStore:
     """Everything in dictionaries; a change is durable as soon as it is made."""
 
     pipelines = True
+    notices: tuple[str, ...] = ()
 
-    def __init__(self) -> None:
-        self._kept: dict[str, Kept] = {}
+    def __init__(self, kept: dict[str, Kept] | None = None) -> None:
+        self._kept = kept or {}
         self._commits = 0
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._kept
 
     async def open(self) -> None:
         pass
@@ -138,6 +142,9 @@ class MemoryStore:
         metas = [kept.meta for kept in self._kept.values() if kept.meta is not None]
         return sorted(metas, key=lambda meta: meta.session_id.encode())
 
+    async def ids(self) -> list[str]:
+        return sorted(self._kept, key=str.encode)
+
     async def path(self, query: PathQuery) -> PathPage:
         return self._kept.get(query.session_id, Kept()).path(query)
 
@@ -147,11 +154,14 @@ class MemoryStore:
     def ahead(self) -> View:
         return self
 
-    def commit(self, view: View, change: Change) -> Awaitable[int]:
+    def apply(self, change: Change) -> None:
         kept = self._kept.setdefault(change.session_id, Kept())
         kept.apply(change)
         if kept.is_empty():
             del self._kept[change.session_id]
+
+    def commit(self, view: View, change: Change) -> Awaitable[int]:
+        self.apply(change)
         self._commits += 1
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         done.set_result(self._commits)

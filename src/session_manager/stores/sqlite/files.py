@@ -1,8 +1,7 @@
-"""The database file: who may open it, and how."""
+"""The database file: how it is made, opened and recognised, and what lies beside it."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from pathlib import Path
@@ -16,50 +15,65 @@ CHECKPOINT_PAGES = 4000
 JOURNAL_BYTES = 16 << 20
 """What is kept of the log file when it is started anew."""
 
+BUSY_MS = 5000
+"""How long a statement waits for another program that has the database locked."""
 
-class Holder:
-    """The right to use a database file, held by one process at a time. The kernel takes it back when that one dies."""
-
-    def __init__(self, database: Path) -> None:
-        self._path = database.with_name(database.name + ".lock")
-        self._fd: int | None = None
-
-    def acquire(self) -> None:
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
-            os.close(fd)
-            raise StorageError(f"the database is in use by another process (pid {holder})") from None
-        os.ftruncate(fd, 0)
-        os.write(fd, f"{os.getpid()}\n".encode())
-        self._fd = fd
-
-    def release(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+Identity = tuple[int, int]
 
 
 def prepare(path: Path) -> None:
-    """Makes the directory and the file, private to this user. Raises OSError."""
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+    """Makes the file, private to this user, and its entry in the directory durable. Raises OSError."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    sync_directory(path.parent)
+
+
+def prepare_directory(directory: Path) -> None:
+    """Makes the directory and those above it, private to this user and durable. Raises OSError."""
+    if directory.is_dir():
+        return
+    prepare_directory(directory.parent)
+    directory.mkdir(mode=0o700, exist_ok=True)
+    sync_directory(directory.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def connect(path: Path, synchronous: str, *, read_only: bool = False) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, cached_statements=256)
-    connection.execute("PRAGMA busy_timeout = 5000")
-    if not read_only:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA synchronous = {synchronous}")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-        connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_BYTES}")
-    connection.execute("PRAGMA cache_size = -16000")
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        if not read_only:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_BYTES}")
+        connection.execute("PRAGMA cache_size = -16000")
+        connection.execute("PRAGMA cell_size_check = ON")
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def log_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def identity(path: Path) -> Identity:
+    """Which file is at the path. Raises OSError when there is none."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
+def gone() -> StorageError:
+    return StorageError("the database file was removed or replaced")
 
 
 def version_of(path: Path) -> int:
@@ -91,7 +105,8 @@ def migrate(connection: sqlite3.Connection, version: int, steps: tuple[str, ...]
         connection.execute(f"PRAGMA user_version = {len(steps)}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
 
 
@@ -105,3 +120,39 @@ def statements(script: str) -> list[str]:
             found.append(current)
             current = ""
     return found
+
+
+class Mark:
+    """The number of the last acknowledged commit, in a small file beside the database.
+
+    SQLite takes a log that was cut for one that ends there, and the commits behind the cut are gone without a word; a
+    database that is behind its mark tells. The mark is written after the commit and not synced, so it is never ahead
+    of what was acknowledged, and it may be behind after a power loss, which is harmless. A disk that does not take it
+    costs this notice and nothing else.
+    """
+
+    WIDTH = 20
+
+    def __init__(self, database: Path) -> None:
+        self._path = database.with_name(database.name + ".mark")
+        self._fd: int | None = None
+
+    def read(self) -> int:
+        """0 when there is none."""
+        try:
+            return int(self._path.read_bytes()[: self.WIDTH])
+        except (OSError, ValueError):
+            return 0
+
+    def set(self, number: int) -> None:
+        try:
+            if self._fd is None:
+                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.pwrite(self._fd, b"%020d" % number, 0)
+        except OSError:
+            self.close()
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

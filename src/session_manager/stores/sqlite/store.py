@@ -17,6 +17,7 @@ import structlog
 from session_manager.errors import StorageError
 from session_manager.model import Entry, SessionMeta
 from session_manager.store import Change, Drop, ListPage, ListQuery, PathPage, PathQuery, Session, View
+from session_manager.stores.holder import Holder
 from session_manager.stores.pending import Ahead, GroupCommit
 from session_manager.stores.sqlite import files
 from session_manager.stores.sqlite.reader import Reader
@@ -44,7 +45,7 @@ class SqliteStore:
 
     def __init__(self, path: Path, synchronous: Synchronous = "FULL") -> None:
         self._path, self._synchronous = path, synchronous
-        self._holder = files.Holder(path)
+        self._holder = Holder(path.with_name(path.name + ".lock"), "database")
         self._writes = WorkThread("session-manager-writes")
         self._short_reads = _Reads(path, synchronous, "session-manager-reads")
         self._long_reads = _Reads(path, synchronous, "session-manager-long-reads")

@@ -1,0 +1,36 @@
+"""The right to use a store's files, held by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from session_manager.errors import StorageError
+
+
+class Holder:
+    """A lock on a file beside the data, with the holder's process id in it. The kernel takes it back when the process
+    dies, and what it says then means nothing."""
+
+    def __init__(self, lock: Path, what: str) -> None:
+        self._path, self._what = lock, what
+        self._fd: int | None = None
+
+    def acquire(self) -> None:
+        """Raises StorageError when another process has it, OSError when there can be no such file."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
+            os.close(fd)
+            raise StorageError(f"the {self._what} is in use by another process (pid {holder})") from None
+        os.ftruncate(fd, 0)
+        os.write(fd, f"{os.getpid()}\n".encode())
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
