@@ -52,7 +52,7 @@ def dev(port: int, seed: Path | None) -> None:
     try:
         with EngineThread(port=port, config_dir=DATA / "engine") as running:
             ready = _Announce(running.url)
-            sys.exit(serve.run(running.url, seed, None, ready))
+            sys.exit(serve.run(running.url, seed, None, ready=ready))
     except OSError as error:
         fail(f"the engine cannot listen on port {port}: {error.strerror or error}")
 

@@ -16,6 +16,8 @@ from session_manager.cli.options import DEFAULT_URL, fail, url_option
 from session_manager.config import InvalidConfiguration
 from session_manager.errors import SessionManagerError
 
+PATIENCE = 20.0
+
 
 def defaults(url: str | None, seed: Path | None) -> dict[str, Any]:
     """The arguments of `serve` for the command line without a command."""
@@ -25,6 +27,7 @@ def defaults(url: str | None, seed: Path | None) -> dict[str, Any]:
         "name": None,
         "log_level": os.environ.get("SESSION_MANAGER_LOG", "info"),
         "log_file": None,
+        "patience": PATIENCE,
     }
 
 
@@ -45,7 +48,17 @@ def defaults(url: str | None, seed: Path | None) -> dict[str, Any]:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Log file; by default session-manager.log in the data directory, '-' for none.",
 )
-def serve(url: str, seed: Path | None, name: str | None, log_level: str, log_file: Path | None) -> None:
+@click.option(
+    "--patience",
+    envvar="SESSION_MANAGER_PATIENCE",
+    default=PATIENCE,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Seconds to wait for the engine, or for a name or a database that another one still holds.",
+)
+def serve(
+    url: str, seed: Path | None, name: str | None, log_level: str, log_file: Path | None, patience: float
+) -> None:
     """Serve the session functions and trigger types on an engine, until SIGTERM or SIGINT.
 
     Exit status: 0 after an orderly end, 1 when the worker cannot start or the engine turned it down.
@@ -53,10 +66,16 @@ def serve(url: str, seed: Path | None, name: str | None, log_level: str, log_fil
     if log_file is None:
         log_file = config.base_directory() / config.DATA_DIR / "session-manager.log"
     logs.configure(log_level, None if str(log_file) == "-" else log_file)
-    sys.exit(run(url, seed, name))
+    sys.exit(run(url, seed, name, patience))
 
 
-def run(url: str, seed: Path | None, name: str | None, ready: threading.Event | None = None) -> int:
+def run(
+    url: str,
+    seed: Path | None,
+    name: str | None,
+    patience: float = PATIENCE,
+    ready: threading.Event | None = None,
+) -> int:
     """Runs the worker in the main thread until a signal or `failed`; returns the exit status."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -64,10 +83,9 @@ def run(url: str, seed: Path | None, name: str | None, ready: threading.Event | 
     use_fast_loop()
     from session_manager.edge import client, worker
 
+    given = client.own_name("session-manager")
     try:
-        running = worker.start(
-            url, name or client.own_name("session-manager"), None if seed is None else config.seed(seed)
-        )
+        running = worker.start(url, name or given, None if seed is None else config.seed(seed), patience)
     except (client.EngineError, InvalidConfiguration, SessionManagerError) as error:
         fail(str(error))
     if ready is not None:

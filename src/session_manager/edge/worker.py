@@ -14,7 +14,7 @@ from session_manager.clock import RandomIds, SystemClock
 from session_manager.config import Configuration, InvalidConfiguration, base_directory
 from session_manager.delivery import Delivery, Parcel
 from session_manager.dispatch import Runtime, Service
-from session_manager.edge.client import Client, EngineError, InvocationError, NameTaken, TriggerHandler
+from session_manager.edge.client import Client, EngineError, InvocationError, TriggerHandler, probe
 from session_manager.edge.configuration import ConfigurationEntry
 from session_manager.errors import SessionManagerError
 from session_manager.functions import FUNCTIONS, Function
@@ -30,6 +30,9 @@ DESCRIPTION = "Conversation database: typed entries in branching sessions, with 
 
 DELIVERY_TIMEOUT = 30.0
 """Seconds after which a delivery counts as failed; until then it takes one of its binding's places."""
+
+ASKED_AT_ONCE = 32
+"""Functions that one question to the engine may name."""
 
 DRAIN_CALLS, DRAIN_DELIVERIES = 5.0, 2.0
 """Seconds that the end of the worker waits for running calls and for deliveries."""
@@ -56,12 +59,14 @@ class Worker:
         try:
             self._calls = Client(self._url, self._name, DESCRIPTION)
             started.append(self._calls)
+            self._owners()
             self._deliveries = Client(self._url, f"{self._name}-deliveries", "Deliveries of session-manager's events.")
             started.append(self._deliveries)
             self._delivery = Delivery(self._send)
             self._hub = Hub(self._bindings, self._post)
             self._entry = ConfigurationEntry(self._calls, self._seed)
             self._calls.on_state(self._state)
+            self._deliveries.on_state(self._deliveries_state)
             self._calls.run(self._open())
             try:
                 self._register()
@@ -106,7 +111,7 @@ class Worker:
                 schema["request_schema"],
                 schema["response_schema"],
             )
-        self._check_ours([function.id for function in FUNCTIONS])
+        self._check_ours()
         for trigger_type in TRIGGER_TYPES:
             self._calls.register_trigger_type(
                 trigger_type.id,
@@ -124,19 +129,28 @@ class Worker:
             },
         )
 
-    def _check_ours(self, function_ids: Sequence[str], seconds: float = 10.0) -> None:
+    def _owners(self) -> dict[str, str | None]:
+        """The workers that serve the functions, as the engine tells. Raises FunctionsTaken when one is another."""
+        owners: dict[str, str | None] = {}
+        for first in range(0, len(FUNCTIONS), ASKED_AT_ONCE):
+            some = [function.id for function in FUNCTIONS[first : first + ASKED_AT_ONCE]]
+            asked = {"function_ids": some, "namespace": self._calls.namespace}
+            try:
+                told = self._calls.call_blocking("engine::functions::info", asked)["functions"]
+            except InvocationError as error:
+                raise EngineError(f"the engine does not tell who serves the functions: {error}") from None
+            owners |= {one["function_id"]: one.get("worker_name") for one in told}
+        for id_, owner in owners.items():
+            if owner not in (None, self._name):
+                raise FunctionsTaken(f"{id_} is served by another worker, {owner!r}")
+        return owners
+
+    def _check_ours(self, seconds: float = 10.0) -> None:
         """Waits until the engine says that this worker has the functions. Raises FunctionsTaken when another has."""
-        ids, deadline = list(function_ids), time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while True:
-            asked = {"function_ids": ids, "namespace": self._calls.namespace}
-            owners = {
-                one["function_id"]: one.get("worker_name")
-                for one in self._calls.call_blocking("engine::functions::info", asked)["functions"]
-            }
-            for id_, owner in owners.items():
-                if owner not in (None, self._name):
-                    raise FunctionsTaken(f"{id_} is served by another worker, {owner!r}")
-            if all(owners.get(id_) == self._name for id_ in ids):
+            owners = self._owners()
+            if all(owners.get(function.id) == self._name for function in FUNCTIONS):
                 return
             if time.monotonic() > deadline:
                 raise EngineError("the engine does not list the functions that were registered")
@@ -182,7 +196,13 @@ class Worker:
             self._calls.loop.create_task(self._register_configuration_again())
         elif state == "failed":
             self.failed = True
-        log.info("engine connection", state=state)
+        if not self._closing:
+            log.info("engine connection", state=state)
+
+    def _deliveries_state(self, state: str) -> None:
+        """Without its deliveries the worker is of no use."""
+        if state == "failed":
+            self.failed = True
 
     async def _register_configuration_again(self) -> None:
         """An engine that restarted has forgotten the schema; without it nobody can change the configuration."""
@@ -244,15 +264,17 @@ async def _at_most(awaitable: Any, seconds: float) -> None:
         log.warning("calls given up at the end")
 
 
-def start(url: str, name: str, seed: JsonObject | None, patience: float = 20.0) -> Worker:
-    """Starts the worker. Where a name, a function or the database is still held by another, tries again for so many
-    seconds: an engine can hold on to a dead connection, and a predecessor may be shutting down."""
+def start(url: str, name: str, seed: JsonObject | None, patience: float) -> Worker:
+    """Starts the worker. Waits so many seconds for the engine, and tries again for as long where it fails or a name, a
+    function or the database is still held by another: an engine can hold on to a dead connection, and a predecessor
+    may be shutting down. Raises EngineError, InvalidConfiguration or StorageError."""
+    probe(url, patience)
     deadline, pause = time.monotonic() + patience, 0.25
     while True:
         worker = Worker(url, name, seed)
         try:
             worker.start()
-        except (NameTaken, FunctionsTaken, SessionManagerError) as error:
+        except (EngineError, SessionManagerError) as error:
             if time.monotonic() + pause > deadline:
                 raise
             log.warning("not started yet", reason=str(error))
