@@ -8,8 +8,9 @@ import json
 
 import pytest
 
+from session_manager.interop.opencode.effects import HANDLERS
 from session_manager.interop.opencode.events import read_event
-from session_manager.interop.opencode.replay import HANDLERS, Replay
+from session_manager.interop.opencode.replay import Replay
 from session_manager.interop.opencode.sessions import Refused
 from session_manager.interop.opencode.sources import read
 from tests.interop.catalogue import DOCS, EVENTS, LIVE_ONLY, NAMES, OTHERS, row, table

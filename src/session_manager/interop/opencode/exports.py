@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from session_manager.errors import SessionNotFound
 from session_manager.interop.opencode import ids, render_v1, render_v2
 from session_manager.interop.opencode.imports import LOG, ORIGIN_BYTES
-from session_manager.interop.opencode.records import Generation, Record, is_v1, obj, record_id, text
+from session_manager.interop.opencode.records import Generation, Record, is_v1, obj, text
 from session_manager.interop.opencode.sessions import metadata_of
 from session_manager.interop.opencode.sidecar import KEY, ORIGIN, kept_in, original, remains
 from session_manager.interop.opencode.v2 import user_record
@@ -378,7 +378,3 @@ def _v2_info(meta: SessionMeta, info: JsonObject, messages: list[Record]) -> Jso
 def as_json(document: JsonObject | list[JsonObject]) -> bytes:
     """The document as OpenCode writes files: indented by two, UTF-8."""
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
-
-
-def ids_of(document: JsonObject) -> list[str]:
-    return [record_id(record) for record in document.get("messages", []) if isinstance(record, dict)]

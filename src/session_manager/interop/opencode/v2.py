@@ -46,7 +46,6 @@ from session_manager.model import (
 )
 
 UNKNOWN = "opencode.unknown"
-USAGE = "opencode.usage"
 
 
 def to_entries(record: Record, generation: Generation, *, settled: bool, lossy: list[str]) -> list[Draft]:
