@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -264,3 +267,33 @@ async def test_imports_of_one_session_at_the_same_time_give_one_session() -> Non
     replies = await asyncio.gather(*(stage.call("opencode::import", {"document": document}) for _ in range(8)))
     assert sum(reply["sessions"][0]["created"] for reply in replies) == 1
     assert [e.event.trigger_type for e in stage.told].count("session::created") == 1
+
+
+def test_an_import_that_is_killed_leaves_whole_sessions_and_continues(shell: Shell, tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    text = TOOLS.read_text()
+    original = load("samples/v1_tools/export.json")["info"]["id"]
+    for number in range(150):
+        (folder / f"{number:03}.json").write_text(text.replace(original, f"ses_{number:03}"))
+    code = (
+        "import sys; from session_manager.interop.opencode.cli import import_opencode;"
+        "import_opencode([sys.argv[1], '--store', sys.argv[2]])"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(folder), shell.url], stdout=subprocess.DEVNULL)
+    log = Path(shell.url.removeprefix("sqlite:") + "-wal")
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and not (log.exists() and log.stat().st_size > 300_000):
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    half = shell.metas()
+    assert 0 < len(half) < 150
+    for meta in half:
+        result = shell.export(meta.session_id)
+        assert len(json.loads(result.stdout)["messages"]) == 10
+    again = shell.import_(str(folder), "--json")
+    assert again.exit_code == 0
+    told = json.loads(again.stdout)["sessions"]
+    assert sum(not session["changed"] for session in told) == len(half)
+    assert len(shell.metas()) == 150
