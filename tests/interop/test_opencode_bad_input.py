@@ -290,7 +290,7 @@ odd = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(first=st.booleans(), kind=st.sampled_from(WORDS), extra=st.dictionaries(st.sampled_from(KEYS), odd, max_size=8))
 async def test_whatever_a_record_holds_it_comes_back(*, first: bool, kind: str, extra: Json) -> None:
     """Known kinds with fields of any shape: nothing breaks, nothing is lost."""
@@ -335,7 +335,7 @@ def test_a_hundred_thousand_messages_need_little_more_memory_than_their_file(tmp
         out.write(json.dumps({"info": INFO, "messages": []})[:-2])
         for number in range(100_000):
             words = "some words of a message " * 12
-            if number % 2:
+            if number % 5 == 4:
                 record: Json = {
                     "id": f"msg_{number:012x}",
                     "type": "assistant",
@@ -345,7 +345,7 @@ def test_a_hundred_thousand_messages_need_little_more_memory_than_their_file(tmp
                     "finish": "stop",
                 }
             else:
-                record = user(f"msg_{number:012x}", words, metadata={"n": number})
+                record = user(f"msg_{number:012x}", words)
             out.write(("," if number else "") + json.dumps(record))
         out.write("]}")
     size = file.stat().st_size / 2**20
