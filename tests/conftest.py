@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.bridged import BRIDGE, Bridged
 from tests.stage import InProcess
 
 ADAPTERS: dict[str, dict[str, Any]] = {
@@ -17,12 +18,12 @@ ADAPTERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=sorted(ADAPTERS))
+@pytest.fixture(params=[*sorted(ADAPTERS), "bridge"])
 def adapter(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return ADAPTERS[request.param]
+    return ADAPTERS.get(request.param, BRIDGE)
 
 
 @pytest.fixture
 async def stage(adapter: dict[str, Any], tmp_path: Path) -> AsyncIterator[InProcess]:
-    async with InProcess(adapter, tmp_path) as made:
+    async with Bridged(tmp_path) if adapter is BRIDGE else InProcess(adapter, tmp_path) as made:
         yield made

@@ -1,0 +1,126 @@
+"""Telling the events of this instance's changes to the main instance, which tells everybody, this instance included.
+
+One call per change. Those of one session leave one after another, each when the one before was answered, so that
+nothing overtakes; a call that fails is made again, with growing pauses, before anything later of that session. What
+cannot be told within bounds is given up, counted, and handed to whoever can tell it another way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+from msgspec import Raw, Struct
+
+from session_manager.errors import SessionManagerError
+from session_manager.events import Emission, MessageAdded, MessageUpdated
+from session_manager.model import encode
+
+log = structlog.get_logger("session_manager.bridge")
+
+Tell = Callable[[bytes], Awaitable[None]]
+"""Makes one publish-events call with this payload. Raises SessionManagerError when it is not known to have arrived."""
+
+GivenUp = Callable[[str, frozenset[str]], None]
+"""Is told the session, and the entries, of events that will not leave any more."""
+
+
+class Bounds(Struct, frozen=True):
+    """Times are in seconds."""
+
+    pause: float = 0.05
+    longest_pause: float = 2.0
+    patience: float = 60.0
+    """From the first failure of a call until it is given up."""
+    waiting: int = 10_000
+    """Most changes that wait to be told."""
+    at_once: int = 64
+    """Most calls on their way, for different sessions."""
+
+
+class _Change(Struct, frozen=True):
+    payload: bytes
+    entries: frozenset[str]
+
+
+class Announcer:
+    def __init__(self, tell: Tell, given_up: GivenUp, bounds: Bounds | None = None) -> None:
+        self._tell, self._given_up, self._bounds = tell, given_up, bounds or Bounds()
+        self._queues: dict[str, deque[_Change]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(self._bounds.at_once)
+        self._waiting = 0
+        self.lost = 0
+        """Changes whose events were given up."""
+
+    def publish(self, emissions: Sequence[Emission]) -> None:
+        """Takes the events of one change over and returns at once."""
+        session_id = emissions[0].event.session_id
+        events = [Raw(emission.envelope(emission.event.payload())) for emission in emissions]
+        change = _Change(encode({"events": events}), entries_of(emissions))
+        if self._waiting >= self._bounds.waiting:
+            self._give_up(session_id, change)
+            return
+        self._waiting += 1
+        queue = self._queues.get(session_id)
+        if queue is not None:
+            queue.append(change)
+            return
+        self._queues[session_id] = deque([change])
+        task = asyncio.get_running_loop().create_task(self._run(session_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def drain(self, seconds: float) -> int:
+        """Waits until everything was told, at most so long; gives up the rest and returns how many changes it was."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+        left = self._waiting
+        for task in self._tasks:
+            task.cancel()
+        return left
+
+    async def _run(self, session_id: str) -> None:
+        queue = self._queues[session_id]
+        try:
+            while queue:
+                if not await self._told(queue[0]):
+                    self._give_up(session_id, queue[0])
+                queue.popleft()
+                self._waiting -= 1
+        finally:
+            self._waiting -= len(queue)
+            del self._queues[session_id]
+
+    async def _told(self, change: _Change) -> bool:
+        loop = asyncio.get_running_loop()
+        pause, deadline = self._bounds.pause, None
+        while True:
+            try:
+                async with self._room:
+                    await self._tell(change.payload)
+            except SessionManagerError:
+                now = loop.time()
+                deadline = deadline or now + self._bounds.patience
+                if now + pause > deadline:
+                    return False
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, self._bounds.longest_pause)
+            else:
+                return True
+
+    def _give_up(self, session_id: str, change: _Change) -> None:
+        self.lost += 1
+        if self.lost == 1 or self.lost % 1000 == 0:
+            log.warning(
+                "events of changes could not be told to the main instance", session_id=session_id, lost=self.lost
+            )
+        self._given_up(session_id, change.entries)
+
+
+def entries_of(emissions: Sequence[Emission]) -> frozenset[str]:
+    return frozenset(
+        emission.event.entry_id for emission in emissions if isinstance(emission.event, MessageAdded | MessageUpdated)
+    )

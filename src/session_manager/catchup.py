@@ -1,0 +1,213 @@
+"""What subscribers have been told, and telling them the difference when something may have been missed.
+
+An instance that hears of changes from another one remembers, per session, what its subscribers must believe by now.
+After a gap it compares that with the store and tells what differs, as events with the stored times. A subscriber that
+keeps the highest revision of each entry ends up with what is stored; it may hear something twice, and never misses a
+state. What is remembered is bounded: sessions and entries that were told of longest ago are forgotten first, and what
+is forgotten counts as never told.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+
+from msgspec import Struct
+
+from session_manager.events import (
+    Created,
+    Deleted,
+    Emission,
+    Event,
+    MessageAdded,
+    MessageUpdated,
+    MetaUpdated,
+    StatusChanged,
+)
+from session_manager.model import Entry, JsonObject, SessionMeta, Status
+from session_manager.reload import told
+from session_manager.store import Store
+
+SESSIONS, ENTRIES = 50_000, 200_000
+"""How many sessions and entries are remembered."""
+
+SKEW = 600_000
+"""Milliseconds by which the clocks of two instances may differ: an entry that much older than the last that was told
+of its session counts as told."""
+
+ATTEMPTS = 5
+"""How often a session is read again that changes while it is read."""
+
+Labels = tuple[str, str, JsonObject | None]
+
+
+class Known(Struct):
+    """What subscribers believe of a session; None where nobody told them."""
+
+    status: tuple[Status, str | None] | None = None
+    labels: Labels | None = None
+    updated_at: int = -(2**63)
+    metadata: JsonObject | None = None
+    told: int = 0
+    """How many events there were, so that a reader notices one that comes in between."""
+
+
+class Told:
+    """Keeps account of events, in the order in which subscribers get them."""
+
+    def __init__(self, sessions: int = SESSIONS, entries: int = ENTRIES) -> None:
+        self._most_sessions, self._most_entries = sessions, entries
+        self.sessions: OrderedDict[str, Known] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self.floor = -(2**63)
+        """Sessions that are not remembered and were last changed before this may have been told and forgotten."""
+
+    def learn(self, metas: Collection[SessionMeta]) -> None:
+        """Takes the records of a store as told: for a start, when nobody has been told anything else."""
+        for meta in sorted(metas, key=lambda meta: meta.updated_at):
+            self._put(meta.session_id, Known(_status(meta), _labels(meta), meta.updated_at, meta.metadata))
+
+    def note(self, emissions: Sequence[Emission]) -> None:
+        """Notes events that go out to subscribers."""
+        for emission in emissions:
+            event = emission.event
+            if isinstance(event, Deleted):
+                self.sessions.pop(event.session_id, None)
+                continue
+            known = self.sessions.get(event.session_id)
+            if known is None:
+                known = Known()
+            known.told += 1
+            known.metadata = emission.metadata
+            self._note(known, event, emission.metadata)
+            self._put(event.session_id, known)
+
+    def _note(self, known: Known, event: Event, metadata: JsonObject | None) -> None:
+        at = known.updated_at
+        if isinstance(event, Created):
+            known.status, known.labels = (event.status, None), (event.title, event.description, metadata)
+            at = event.created_at
+        elif isinstance(event, StatusChanged):
+            known.status, at = (event.status, event.status_reason), event.timestamp
+        elif isinstance(event, MetaUpdated):
+            known.labels, at = (event.title, event.description, event.metadata), event.timestamp
+        elif isinstance(event, MessageAdded):
+            self._put_entry(event.session_id, event.entry_id, 0)
+            at = event.timestamp
+        elif isinstance(event, MessageUpdated):
+            self._put_entry(event.session_id, event.entry_id, event.revision)
+            at = event.timestamp
+        known.updated_at = max(known.updated_at, at)
+
+    def _put(self, session_id: str, known: Known) -> None:
+        self.sessions[session_id] = known
+        self.sessions.move_to_end(session_id)
+        if len(self.sessions) > self._most_sessions:
+            _, forgotten = self.sessions.popitem(last=False)
+            self.floor = max(self.floor, forgotten.updated_at)
+
+    def _put_entry(self, session_id: str, entry_id: str, revision: int) -> None:
+        key = (session_id, entry_id)
+        self._entries[key] = max(revision, self._entries.get(key, -1))
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._most_entries:
+            self._entries.popitem(last=False)
+
+    def knows(self, session_id: str, entry: Entry) -> bool:
+        return self._entries.get((session_id, entry.id), -1) >= entry.revision
+
+    # --- differences ---
+
+    def changed(self, metas: Collection[SessionMeta]) -> list[str]:
+        """The sessions that are not as told, oldest change first, by their records alone: those that are gone, too."""
+        differing = [meta.session_id for meta in sorted(metas, key=lambda meta: meta.updated_at) if self._differs(meta)]
+        there = {meta.session_id for meta in metas}
+        return differing + [session_id for session_id in self.sessions if session_id not in there]
+
+    def _differs(self, meta: SessionMeta) -> bool:
+        known = self.sessions.get(meta.session_id)
+        if known is None:
+            return meta.updated_at > self.floor
+        return (known.status, known.labels, known.updated_at) != (_status(meta), _labels(meta), meta.updated_at)
+
+    async def difference(
+        self, store: Store, session_id: str, entry_ids: Collection[str] | None = None
+    ) -> tuple[Emission, ...]:
+        """What subscribers have to be told of a session: of all its entries, or of some. Raises StorageError."""
+        for _ in range(ATTEMPTS):
+            known = self.sessions.get(session_id)
+            count = None if known is None else known.told
+            meta = (await store.session(session_id)).meta
+            entries: list[Entry] = []
+            if meta is not None and entry_ids is None:
+                entries = await store.entries(session_id)
+            elif meta is not None:
+                read = [await store.entry(session_id, entry_id) for entry_id in entry_ids or ()]
+                entries = [entry for entry in read if entry is not None]
+            after = self.sessions.get(session_id)
+            if after is known and (after is None or after.told == count):
+                break
+        return tuple(self._events(session_id, known, meta, entries, everything=entry_ids is None))
+
+    def _events(
+        self, session_id: str, known: Known | None, meta: SessionMeta | None, entries: list[Entry], *, everything: bool
+    ) -> list[Emission]:
+        if meta is None:
+            if known is None:
+                return []
+            return [Emission(Deleted(session_id=session_id, timestamp=known.updated_at), known.metadata)]
+        events: list[Event] = []
+        if known is None:
+            events.append(_created(meta))
+            known = Known((meta.status, None), _labels(meta))
+        if known.labels != _labels(meta):
+            events.append(_meta_updated(meta))
+        if known.status != _status(meta):
+            events.append(_status_changed(meta, known))
+        since = max(known.updated_at - SKEW, -(2**63))
+        for entry in sorted(entries, key=lambda entry: entry.timestamp):
+            recent = not everything or entry.timestamp >= since or entry.revision > 0
+            if recent and not self.knows(session_id, entry):
+                events.append(told(meta, entry))
+        if everything and known.updated_at < meta.updated_at:
+            known.updated_at = meta.updated_at
+        return [Emission(event, meta.metadata) for event in events]
+
+
+def _status(meta: SessionMeta) -> tuple[Status, str | None]:
+    return meta.status, meta.status_reason
+
+
+def _labels(meta: SessionMeta) -> Labels:
+    return meta.title, meta.description, meta.metadata
+
+
+def _created(meta: SessionMeta) -> Created:
+    return Created(
+        session_id=meta.session_id,
+        title=meta.title,
+        description=meta.description,
+        status=meta.status,
+        created_at=meta.created_at,
+        forked_from=meta.forked_from,
+    )
+
+
+def _meta_updated(meta: SessionMeta) -> MetaUpdated:
+    return MetaUpdated(
+        session_id=meta.session_id,
+        title=meta.title,
+        description=meta.description,
+        metadata=meta.metadata,
+        timestamp=meta.updated_at,
+    )
+
+
+def _status_changed(meta: SessionMeta, known: Known) -> StatusChanged:
+    return StatusChanged(
+        session_id=meta.session_id,
+        status=meta.status,
+        previous_status=known.status[0] if known.status else meta.status,
+        status_reason=meta.status_reason,
+        timestamp=meta.updated_at,
+    )

@@ -1,0 +1,442 @@
+"""A store that another instance keeps: every operation is calls of the main instance's `session::store::*` functions.
+
+Rules, locks and ids are this instance's own; nothing is cached, because others write to the same store. This module
+knows the store protocol and not how a call travels: that is `Main`.
+
+**Order of writes.** The protocol has no transactions, so a change is several calls, and what a reader elsewhere or a
+crash finds in between must make sense:
+
+1. removals of entries and leaf;
+2. entries: not yet on any path, so nobody meets them;
+3. leaf and record at once (an update, which moves no leaf, writes its entry here too; for a new session the record
+   comes last, because nobody can see the session before);
+4. removal of the record, last, so that a deletion that stopped halfway can be asked for again.
+
+**What a failed write leaves.** The caller learns `session/storage`, and any subset of the failed step's calls may have
+been done. What was being written is remembered, and until the session is written to again the view ahead of the store
+subtracts it: a record, leaf or entry that is exactly what the failed change would have written is shown as it was
+before. So a retry is decided on the state before the failure, writes everything anew, and tells its events; and a
+different change does not build on the failed one. When the process itself dies in between, an entry that no leaf or
+record knows about is recognised when its id is asked for again, by its time (every append stamps the record with the
+time of its entry) and by the count of messages; it is forgotten if the leaf is still before it, and completed if not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import structlog
+from msgspec import Raw, Struct
+
+from session_manager.errors import BrokenPath, StorageError
+from session_manager.model import Entry, SessionMeta, WireEntry, decode, decode_meta, encode, entry_from_wire
+from session_manager.store import Change, Drop, Found, ListPage, ListQuery, PathPage, PathQuery, Session, View
+from session_manager.stores.memory import Kept, list_page
+from session_manager.tree import MISSING, chain
+
+log = structlog.get_logger("session_manager.stores")
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+AT_ONCE = 32
+"""Most calls of one change that are on their way at the same time."""
+
+PROBE = 0.5
+"""Seconds for which calls fail at once after one met silence; then the main is tried again."""
+
+REMEMBERED, ATTEMPTS = 10_000, 16
+"""Sessions of which failed changes are remembered, and how many of each."""
+
+TAIL_STEPS, TAIL_FROM = 3, 500
+"""A page behind a given entry is looked for at the end of the path, by so many single steps, in sessions that hold more
+messages than this: there, reading all entries costs more."""
+
+
+class MainError(Exception):
+    """The main instance did not do it; the text says why and holds nothing of the content."""
+
+
+class MainSilent(MainError):
+    """No answer came in time: whether the call was carried out is not known."""
+
+
+class Main(Protocol):
+    """The way to the main instance."""
+
+    async def call(self, function_id: str, payload: bytes) -> bytes:
+        """Calls one of its functions with JSON and returns the JSON of the reply. Raises MainError, in bounded time."""
+
+    async def close(self) -> None:
+        """Lets go of what the way needs."""
+
+
+Doubt = Callable[[str, frozenset[str]], None]
+"""Is told the session, and the entries, of a change that failed: whether it was made is not known."""
+
+
+class _Entries(Struct):
+    entries: list[WireEntry]
+
+
+class _Metas(Struct):
+    metas: list[Raw]
+
+
+class _Leaf(Struct):
+    entry_id: str | None
+
+
+class _Ok(Struct):
+    ok: bool
+
+
+_read_entry: Callable[[bytes], WireEntry | None] = msgspec.json.Decoder(WireEntry | None).decode
+_read_meta: Callable[[bytes], SessionMeta | None] = msgspec.json.Decoder(SessionMeta | None).decode
+_read_entries = msgspec.json.Decoder(_Entries).decode
+_read_metas = msgspec.json.Decoder(_Metas).decode
+_read_leaf = msgspec.json.Decoder(_Leaf).decode
+_read_ok = msgspec.json.Decoder(_Ok).decode
+
+Step = list[tuple[str, Any]]
+"""Calls that may be on their way at once: names of store functions and their payloads."""
+
+
+class _Failed(Struct):
+    """What failed changes of one session may have written, and what was there before them."""
+
+    before: Session | None = None
+    after: list[Session] = []
+    entries: dict[str, tuple[Entry, Entry | None]] = {}
+
+    def subtracted(self, read: Session) -> Session:
+        if self.before is None:
+            return read
+        return Session(
+            self.before.meta if any(read.meta == after.meta for after in self.after) else read.meta,
+            self.before.leaf if any(read.leaf == after.leaf for after in self.after) else read.leaf,
+        )
+
+
+class BridgeStore:
+    pipelines = False
+
+    def __init__(
+        self,
+        main: Main,
+        doubt: Doubt = lambda session_id, entry_ids: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._main, self._doubt, self._monotonic = main, doubt, monotonic
+        self._numbers = itertools.count(1)
+        self._running: set[asyncio.Task[int]] = set()
+        self._failed: OrderedDict[str, _Failed] = OrderedDict()
+        self._heard = self._silent_until = float("-inf")
+
+    async def open(self) -> None:
+        """Raises StorageError unless the main instance serves its store."""
+        await self._call("get-meta", {"session_id": ""}, _read_meta)
+
+    async def close(self) -> None:
+        if self._running:
+            await asyncio.wait(self._running)
+        await self._main.close()
+
+    # --- reads ---
+
+    async def session(self, session_id: str) -> Session:
+        meta, leaf = await _both(self._meta(session_id), self._leaf(session_id))
+        return Session(meta, leaf)
+
+    async def entry(self, session_id: str, entry_id: str) -> Entry | None:
+        wire = await self._call("get-entry", {"session_id": session_id, "entry_id": entry_id}, _read_entry)
+        return None if wire is None else entry_from_wire(wire)
+
+    async def entries(self, session_id: str) -> list[Entry]:
+        read = await self._call("list-entries", {"session_id": session_id}, _read_entries)
+        return sorted(map(entry_from_wire, read.entries), key=lambda entry: entry.id.encode())
+
+    async def metas(self) -> list[SessionMeta]:
+        """Leaves out records that cannot be read, rather than fail for all the others."""
+        metas = []
+        for raw in (await self._call("list-metas", {}, _read_metas)).metas:
+            try:
+                metas.append(decode_meta(raw))
+            except msgspec.MsgspecError:
+                log.warning("session record left out of a list: it cannot be read")
+        return sorted(metas, key=lambda meta: meta.session_id.encode())
+
+    async def sessions(self, query: ListQuery) -> ListPage:
+        return list_page(await self.metas(), query)
+
+    async def path(self, query: PathQuery) -> PathPage:
+        """Everything is asked for at once. The answers may be of different moments: where they do not fit, the entries
+        are read again behind the leaf, whose entry was written before it."""
+        if query.after is not None and query.leaf is None:
+            page = await self._tail(query, query.after)
+            if page is not None:
+                return page
+        session, entries = await _both(self.session(query.session_id), self.entries(query.session_id))
+        try:
+            page = _kept(session, entries).path(query)
+        except BrokenPath:
+            page = None
+        if page is None or page.found is Found.NO_ENTRY:
+            session = await self.session(query.session_id)
+            page = _kept(session, await self.entries(query.session_id)).path(query)
+        return page
+
+    async def _tail(self, query: PathQuery, after: str) -> PathPage | None:
+        """The page from the last few entries of the path; None when it does not end there, or is cheaper read whole.
+        That the path behind `after` reaches a root is not looked at."""
+        session, start = await _both(self.session(query.session_id), self.entry(query.session_id, after))
+        meta = session.meta
+        if meta is None or meta.message_count <= TAIL_FROM or start is None or session.leaf is None:
+            return None
+        entries = {after: msgspec.structs.replace(start, parent_id=None)}
+        at: str | None = session.leaf
+        for _ in range(TAIL_STEPS):
+            if at is None or at in entries:
+                break
+            entry = await self.entry(query.session_id, at)
+            if entry is None:
+                return None
+            entries[at], at = entry, entry.parent_id
+        return Kept(meta, session.leaf, entries).path(query) if at == after else None
+
+    async def _meta(self, session_id: str) -> SessionMeta | None:
+        return await self._call("get-meta", {"session_id": session_id}, _read_meta)
+
+    async def _leaf(self, session_id: str) -> str | None:
+        return (await self._call("get-active-leaf", {"session_id": session_id}, _read_leaf)).entry_id
+
+    # --- changes ---
+
+    def ahead(self) -> View:
+        return _Ahead(self)
+
+    def commit(self, view: View, change: Change) -> Awaitable[int]:
+        assert isinstance(view, _Ahead)
+        task = asyncio.get_running_loop().create_task(self._commit(view, change))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return asyncio.shield(task)
+
+    async def settled(self, view: View, session_id: str) -> None:
+        pass  # decisions are taken one after another, each on what was written
+
+    async def _commit(self, view: _Ahead, change: Change) -> int:
+        shown = view.sessions.get(change.session_id)
+        steps = steps_of(view.mended(change), fresh=shown is None or shown.meta is None)
+        try:
+            for step in steps:
+                await self._all(step)
+        except StorageError:
+            self._remember(view, change, shown)
+            self._doubt(change.session_id, frozenset(entry.id for entry in change.entries))
+            raise
+        failed = self._failed.get(change.session_id)
+        if failed is not None:
+            failed.before, failed.after = None, []
+            for entry in change.entries:
+                failed.entries.pop(entry.id, None)
+            if not failed.entries or Drop.ENTRIES in change.drops:
+                del self._failed[change.session_id]
+        return next(self._numbers)
+
+    def _remember(self, view: _Ahead, change: Change, shown: Session | None) -> None:
+        if shown is None or Drop.META in change.drops:
+            return  # nobody knows its id yet; or a deletion, which is not made undone by half
+        failed = self._failed.setdefault(change.session_id, _Failed())
+        self._failed.move_to_end(change.session_id)
+        kept = Kept(shown.meta, shown.leaf, {})
+        kept.apply(change)
+        if failed.before != shown:
+            failed.before, failed.after = shown, []
+        failed.after = [*failed.after[-ATTEMPTS:], Session(kept.meta, kept.leaf)]
+        for entry in change.entries:
+            failed.entries[entry.id] = entry, view.entries.get(entry.id)
+        if len(self._failed) > REMEMBERED:
+            self._failed.popitem(last=False)
+
+    async def _all(self, step: Step) -> None:
+        """Makes the calls of a step and waits for every one of them, also when one fails."""
+        if len(step) == 1:
+            await self._call(*step[0], _read_ok)
+            return
+        room = asyncio.Semaphore(AT_ONCE)
+        failures: list[StorageError] = []
+
+        async def one(name: str, payload: Any) -> None:
+            async with room:
+                if not failures:
+                    try:
+                        await self._call(name, payload, _read_ok)
+                    except StorageError as error:
+                        failures.append(error)
+
+        async with asyncio.TaskGroup() as group:
+            for name, payload in step:
+                group.create_task(one(name, payload))
+        if failures:
+            raise failures[0]
+
+    # --- calls ---
+
+    async def _call(self, name: str, payload: Any, read: Callable[[bytes], T]) -> T:
+        function_id = f"session::store::{name}"
+        began = self._monotonic()
+        if began < self._silent_until:
+            raise StorageError(f"{function_id}: the main instance does not answer at present")
+        try:
+            reply = await self._main.call(function_id, encode(payload))
+        except MainSilent as error:
+            if self._heard < began:
+                self._silent_until = self._monotonic() + PROBE
+            raise StorageError(f"{function_id}: {error}") from error
+        except MainError as error:
+            raise StorageError(f"{function_id}: {error}") from error
+        self._heard, self._silent_until = self._monotonic(), float("-inf")
+        try:
+            return read(reply)
+        except (msgspec.MsgspecError, UnicodeError):
+            raise StorageError(f"{function_id}: the main instance's reply cannot be read") from None
+
+
+class _Ahead(View):
+    """The view of one decision: what the main holds, less what a failed change may have left there."""
+
+    def __init__(self, store: BridgeStore) -> None:
+        self._store = store
+        self.sessions: dict[str, Session] = {}
+        self.entries: dict[str, Entry | None] = {}
+        self._read: dict[str, Session] = {}
+        self._uncounted = 0
+
+    async def session(self, session_id: str) -> Session:
+        read = await self._store.session(session_id)
+        self._read[session_id] = shown = read
+        failed = self._store._failed.get(session_id)
+        if failed is not None:
+            shown = failed.subtracted(read)
+        self.sessions[session_id] = shown
+        return shown
+
+    async def entry(self, session_id: str, entry_id: str) -> Entry | None:
+        entry = await self._store.entry(session_id, entry_id)
+        if entry is not None:
+            entry = await self._subtracted(session_id, entry)
+        self.entries[entry_id] = entry
+        return entry
+
+    async def _subtracted(self, session_id: str, entry: Entry) -> Entry | None:
+        session = self.sessions.get(session_id)
+        failed = self._store._failed.get(session_id)
+        if failed is not None and entry.id in failed.entries:
+            written, before = failed.entries[entry.id]
+            if _same(entry, written) and not await self._built_on(session_id, entry, session):
+                return before
+            del failed.entries[entry.id]
+        elif session is not None and session.meta is not None and _unknown_to(session.meta, entry):
+            return await self._left_behind(session_id, session, session.meta, entry)
+        return entry
+
+    async def _left_behind(self, session_id: str, session: Session, meta: SessionMeta, entry: Entry) -> Entry | None:
+        """What becomes of an entry whose writer seems to have died behind it."""
+        if entry.role is not None:
+            entries = await self._store.entries(session_id)
+            if sum(one.role is not None for one in entries) <= meta.message_count:
+                return entry  # it was counted: only the record's time is odd
+        if session.leaf == entry.parent_id:
+            return None  # as if it had never been
+        if session.leaf == entry.id:
+            await self._count(session_id, meta, entry)
+        return entry
+
+    async def _built_on(self, session_id: str, entry: Entry, session: Session | None) -> bool:
+        """Whether somebody else has meanwhile continued behind an entry whose append failed here."""
+        if session is None or session.leaf is None or session.leaf == entry.parent_id or entry.revision > 0:
+            return False
+        parents = {one.id: one.parent_id for one in await self._store.entries(session_id)}
+        try:
+            return entry.id in chain(session_id, session.leaf, lambda id_: parents.get(id_, MISSING))
+        except BrokenPath:
+            return False
+
+    async def _count(self, session_id: str, meta: SessionMeta, entry: Entry) -> None:
+        """The writer died between leaf and record: the append counts, so the record is brought up to it."""
+        self._uncounted = int(entry.role is not None)
+        meta = msgspec.structs.replace(
+            meta, updated_at=entry.timestamp, message_count=meta.message_count + self._uncounted
+        )
+        await self._store._call("put-meta", {"meta": meta}, _read_ok)
+        self._store._doubt(session_id, frozenset({entry.id}))
+
+    def mended(self, change: Change) -> Change:
+        """The change, with a leaf that was shown differently than it is put right, and a record counted up."""
+        shown, read = self.sessions.get(change.session_id), self._read.get(change.session_id)
+        differs = shown is not None and read is not None and shown.leaf != read.leaf
+        if shown is not None and differs and change.leaf is None and Drop.LEAF not in change.drops:
+            drops = change.drops | {Drop.LEAF} if shown.leaf is None else change.drops
+            change = msgspec.structs.replace(change, leaf=shown.leaf, drops=drops)
+        if change.meta is not None and self._uncounted:
+            count = change.meta.message_count + self._uncounted
+            change = msgspec.structs.replace(change, meta=msgspec.structs.replace(change.meta, message_count=count))
+        return change
+
+
+def _unknown_to(meta: SessionMeta, entry: Entry) -> bool:
+    """Whether an entry is newer than its session's record, which a finished append stamps with the entry's time."""
+    return entry.revision == 0 and meta.updated_at < entry.timestamp
+
+
+def _same(one: Entry, other: Entry) -> bool:
+    """Whether two entries say the same; the engine may have sorted the keys of one."""
+    return (one.revision, one.timestamp, one.parent_id, one.role) == (
+        other.revision,
+        other.timestamp,
+        other.parent_id,
+        other.role,
+    ) and decode(one.body) == decode(other.body)
+
+
+def steps_of(change: Change, *, fresh: bool) -> list[Step]:
+    """The calls of a change, in the order that the module's text explains. `fresh`: the session may have no record."""
+    of_session = {"session_id": change.session_id}
+    removals: Step = []
+    if Drop.ENTRIES in change.drops:
+        removals.append(("delete-entries", of_session))
+    if Drop.LEAF in change.drops and change.leaf is None:
+        removals.append(("delete-active-leaf", of_session))
+    entries: Step = [("put-entry", {**of_session, "entry": entry.wire()}) for entry in change.entries]
+    leaf: Step = [] if change.leaf is None else [("set-active-leaf", {**of_session, "entry_id": change.leaf})]
+    record: Step = [] if change.meta is None else [("put-meta", {"meta": change.meta})]
+    if fresh:
+        steps = [removals, entries, leaf, record]
+    elif leaf:
+        steps = [removals, entries, leaf + record]
+    else:
+        steps = [removals, entries + record]
+    if Drop.META in change.drops and change.meta is None:
+        steps.append([("delete-meta", of_session)])
+    return [step for step in steps if step]
+
+
+def _kept(session: Session, entries: Iterable[Entry]) -> Kept:
+    return Kept(session.meta, session.leaf, {entry.id: entry for entry in entries})
+
+
+async def _both(one: Coroutine[Any, Any, S], other: Coroutine[Any, Any, T]) -> tuple[S, T]:
+    """Both results, asked for at once."""
+    first, second = await asyncio.gather(one, other, return_exceptions=True)
+    if isinstance(first, BaseException):
+        raise first
+    if isinstance(second, BaseException):
+        raise second
+    return first, second
