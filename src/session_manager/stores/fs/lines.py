@@ -109,6 +109,8 @@ def replay(data: bytes) -> Replayed:
                     else:
                         _apply(kept, waited, at, owners)
                 waiting.clear()
+        elif number == len(lines) - 1:
+            break
         if not waiting:
             size = end
     if size < len(data):
