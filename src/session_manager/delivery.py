@@ -119,6 +119,7 @@ class Delivery:
     def __init__(self, send: Send, pace: Pace | None = None) -> None:
         self._send, self._pace = send, pace or Pace()
         self._outboxes: dict[str, _Outbox] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, parcels: Iterable[Parcel]) -> None:
         """Takes parcels over and returns at once."""
@@ -148,6 +149,13 @@ class Delivery:
         while (left := self._left()) and loop.time() < deadline:  # noqa: ASYNC110 # once, at the end, with a deadline
             await asyncio.sleep(0.01)  # happens once, at the end, and has a deadline
         return left
+
+    def close(self) -> None:
+        """Gives up what is left."""
+        for id_ in list(self._outboxes):
+            self.forget(id_)
+        for task in self._tasks:
+            task.cancel()
 
     def _left(self) -> int:
         return sum(outbox.count + outbox.unanswered for outbox in self._outboxes.values())
@@ -219,6 +227,7 @@ class Delivery:
         outbox.tidy()
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._deliver(outbox, payload))
+        self._tasks.add(task)
         lane.last, lane.ready = task, False
         lane.timer = loop.call_later(
             self._pace.short if lane.outstanding else self._pace.patience, self._impatient, outbox, lane
@@ -250,6 +259,7 @@ class Delivery:
         self._advance(outbox, lane)
 
     def _answered(self, outbox: _Outbox, lane: _Lane, done: asyncio.Task[None]) -> None:
+        self._tasks.discard(done)
         outbox.unanswered -= 1
         lane.outstanding -= 1
         if lane.last is done:

@@ -52,7 +52,7 @@ def watch(
                 client.subscribe(
                     trigger_type,
                     _config(trigger_type, session_id, roles, labels),
-                    partial(_show, trigger_type, as_json),
+                    partial(_show, trigger_type, session_id, as_json),
                 )
             click.echo("watching; Ctrl+C ends it", err=True)
             stop.wait()
@@ -71,7 +71,9 @@ def _config(trigger_type: str, session_id: str | None, roles: tuple[str, ...], m
     return config
 
 
-def _show(trigger_type: str, as_json: bool, payload: JsonObject) -> None:
+def _show(trigger_type: str, session_id: str | None, as_json: bool, payload: JsonObject) -> None:
+    if session_id not in (None, payload["session_id"]):
+        return  # created events cannot be filtered by session where they come from
     click.echo(_line(trigger_type, payload, as_json))
 
 

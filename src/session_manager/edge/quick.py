@@ -13,7 +13,7 @@ SDK's own way.
 from __future__ import annotations
 
 import asyncio
-import secrets
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -38,6 +38,10 @@ RESEND = 0.01
 """Seconds before a delivery is tried again that met a broken connection."""
 
 
+DISCONNECTED = "disconnected"
+"""The code for a call that found no connection, or lost it."""
+
+
 class Undelivered(Exception):
     """The target could not be called, or its answer did not come; `code` says which."""
 
@@ -51,6 +55,7 @@ class _Frame(Struct):
     invocation_id: str | None = None
     function_id: str | None = None
     data: Raw = Raw(b"null")
+    result: Raw = Raw(b"null")
     error: Raw = Raw(b"null")
 
 
@@ -68,7 +73,7 @@ class QuickClient(III):
     def __init__(self, address: str, options: InitOptions, *, quick: bool = True) -> None:
         self._quick = quick
         self._answers: dict[str, Answer] = {}
-        self._unanswered: dict[str, asyncio.Future[None]] = {}
+        self._unanswered: dict[str, asyncio.Future[_Frame]] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._opened = asyncio.Event()
         super().__init__(address, options)
@@ -89,17 +94,38 @@ class QuickClient(III):
         connection is down it waits for it, and sends again what was unanswered when it broke. Raises Undelivered."""
         try:
             async with asyncio.timeout(seconds):
-                while not await self._deliver_once(function_id, payload, namespace, metadata):
-                    await asyncio.sleep(RESEND)  # noqa: ASYNC110 # the connection is there, but it has just failed
+                while True:
+                    await self._opened.wait()
+                    try:
+                        frame = await self._exchange(function_id, payload, namespace, metadata)
+                        break
+                    except _Broken:
+                        await asyncio.sleep(RESEND)  # the connection is there, but it has just failed
         except TimeoutError:
             raise Undelivered("TIMEOUT") from None
+        code = _code(frame)
+        if code in ("function_not_found", "invocation_stopped", "INVALID_NAMESPACE", "FORBIDDEN"):
+            raise Undelivered(code)  # while a subscriber that fails has been told all the same
 
-    async def _deliver_once(
-        self, function_id: str, payload: bytes, namespace: str, metadata: JsonObject | None
-    ) -> bool:
-        await self._opened.wait()
-        invocation_id = secrets.token_hex(16)
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def invoke(self, function_id: str, payload: bytes, namespace: str, seconds: float) -> bytes:
+        """Calls a function with JSON and returns the JSON of its result. Fails at once while the connection is down and
+        when it breaks, and leaves nothing behind that would be sent later. Raises Undelivered."""
+        try:
+            async with asyncio.timeout(seconds):
+                frame = await self._exchange(function_id, payload, namespace, None)
+        except TimeoutError:
+            raise Undelivered("TIMEOUT") from None
+        except _Broken:
+            raise Undelivered(DISCONNECTED) from None
+        code = _code(frame)
+        if code is not None:
+            raise Undelivered(code)
+        return bytes(frame.result)
+
+    async def _exchange(self, function_id: str, payload: bytes, namespace: str, metadata: JsonObject | None) -> _Frame:
+        """The frame that answers a call. Raises _Broken."""
+        invocation_id = str(uuid.uuid4())  # the engine answers with the id as it writes UUIDs
+        answered: asyncio.Future[_Frame] = asyncio.get_running_loop().create_future()
         self._unanswered[invocation_id] = answered
         head: JsonObject = {
             "type": "invokefunction",
@@ -111,13 +137,10 @@ class QuickClient(III):
             head["metadata"] = metadata
         try:
             if not await self._send_frame(encode(head)[:-1] + b',"data":' + payload + b"}"):
-                return False
-            await answered
-        except _Broken:
-            return False
+                raise _Broken
+            return await answered
         finally:
             self._unanswered.pop(invocation_id, None)
-        return True
 
     # --- what the SDK calls ---
 
@@ -134,7 +157,8 @@ class QuickClient(III):
             elif frame.type == "invocationresult":
                 answered = self._unanswered.get(frame.invocation_id or "")
                 if answered is not None:
-                    self._settle(answered, frame.error)
+                    if not answered.done():
+                        answered.set_result(frame)
                     return
         await super()._handle_message(raw)
 
@@ -158,16 +182,6 @@ class QuickClient(III):
         super()._set_connection_state(state)
 
     # --- answers ---
-
-    def _settle(self, answered: asyncio.Future[None], error: Raw) -> None:
-        if answered.done():
-            return
-        problem = _read_error(error)
-        code = None if problem is None else problem.code
-        if code in ("function_not_found", "invocation_stopped", "INVALID_NAMESPACE", "FORBIDDEN"):
-            answered.set_exception(Undelivered(code))
-        else:  # a subscriber that fails has been told all the same
-            answered.set_result(None)
 
     async def _answer(self, answer: Answer, frame: _Frame) -> None:
         head = b'{"type":"invocationresult","invocation_id":%b,"function_id":%b,' % (
@@ -205,6 +219,12 @@ class QuickClient(III):
 
 class _Broken(Exception):
     """The connection went away while an answer was awaited."""
+
+
+def _code(frame: _Frame) -> str | None:
+    """The error code of an answer."""
+    problem = _read_error(frame.error)
+    return None if problem is None else problem.code
 
 
 def _error(code: str, message: str) -> bytes:

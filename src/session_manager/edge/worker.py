@@ -11,15 +11,17 @@ import structlog
 
 from session_manager.bindings import TRIGGER_TYPES, Binding, BindingTable, TriggerType, binding
 from session_manager.clock import RandomIds, SystemClock
-from session_manager.config import Configuration, InvalidConfiguration, base_directory
+from session_manager.config import BridgeAdapter, BridgeConfig, Configuration, InvalidConfiguration, base_directory
 from session_manager.delivery import Delivery, Parcel
 from session_manager.dispatch import Runtime, Service
+from session_manager.edge.bridge import Bridge
 from session_manager.edge.client import Client, EngineError, InvocationError, TriggerHandler, probe
 from session_manager.edge.configuration import ConfigurationEntry
 from session_manager.errors import SessionManagerError
 from session_manager.functions import FUNCTIONS, Function
 from session_manager.hub import Hub
 from session_manager.model import JsonObject
+from session_manager.paging import Limits
 from session_manager.reload import Configurator
 from session_manager.schema import function_schema, trigger_schema
 from session_manager.stores import LOCAL
@@ -50,6 +52,7 @@ class Worker:
         self.failed = False
         self._bindings = BindingTable()
         self._closing = False
+        self._bridge: Bridge | None = None
 
     # --- start ---
 
@@ -92,11 +95,20 @@ class Worker:
 
     async def build(self, configuration: Configuration) -> Runtime:
         adapter = configuration.adapter
-        if adapter.name not in LOCAL:
-            raise InvalidConfiguration(f"the adapter {adapter.name!r} is not available")
+        if isinstance(adapter, BridgeAdapter):
+            return await self._build_bridge(adapter.config, configuration.limits)
         store = LOCAL[adapter.name](adapter.config, base_directory())
         await store.open()
+        self._bridge = None
         return Runtime(store, self._hub.publish, configuration.limits)
+
+    async def _build_bridge(self, config: BridgeConfig, limits: Limits) -> Runtime:
+        if config.url == self._url:
+            raise InvalidConfiguration("adapter.config.url: a bridge cannot lead to the engine that it is on")
+        bridge = Bridge(config, self._name, self._hub.publish_locally, self._backlog)
+        await bridge.open()
+        self._bridge = bridge
+        return Runtime(bridge.store, bridge.publish, limits, owns_store=False)
 
     def _register(self) -> None:
         """Functions first, and trigger types only when the functions are ours: the engine would hand all bindings of
@@ -178,6 +190,13 @@ class Worker:
     async def _send(self, to: Binding, payload: bytes) -> None:
         await self._deliveries.deliver(to.function_id, payload, to.namespace, to.extra, DELIVERY_TIMEOUT)
 
+    async def _backlog(self) -> int:
+        """The longest queue of deliveries. On the calls' loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._waiting(), self._deliveries.loop))
+
+    async def _waiting(self) -> int:
+        return max((waiting for _, _, waiting in self._delivery.tallies()), default=0)
+
     def bound(self, made: Binding) -> None:
         self._bindings.add(made)
         log.info("bound", binding=made.id, trigger_type=made.trigger_type, function_id=made.function_id)
@@ -217,6 +236,8 @@ class Worker:
         """Finishes running calls, then deliveries, then the store, then the connections. At most ten seconds."""
         self._closing = True
         self._calls.run(_at_most(self._service.finished(), DRAIN_CALLS))
+        if self._bridge is not None:
+            self._calls.run(self._bridge.flush())
         left = self._deliveries.run(self._delivery.drain(DRAIN_DELIVERIES))
         if left:
             log.warning("deliveries given up at the end", left=left)
@@ -229,6 +250,7 @@ class Worker:
                     dropped=tally.dropped,
                     failed=tally.failed,
                 )
+        self._deliveries.loop.call_soon_threadsafe(self._delivery.close)
         self._calls.run(self._service.runtime.store.close())
         self._deliveries.shutdown()
         self._calls.shutdown()

@@ -1,0 +1,183 @@
+"""Lanes: order, patience, bounds, and who pays for a subscriber that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import Any
+
+import msgspec
+
+from session_manager.bindings import Binding
+from session_manager.delivery import Delivery, Pace, Parcel
+from session_manager.events import STORE_EVENTS, MessageUpdated
+from tests.contract.scenario import until
+
+
+class Subscribers:
+    """Functions that answer when they are told to."""
+
+    def __init__(self) -> None:
+        self.got: dict[str, list[Any]] = defaultdict(list)
+        self.silent: set[str] = set()
+        self.answers: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self.unreachable: set[str] = set()
+
+    async def send(self, to: Binding, payload: bytes) -> None:
+        if to.id in self.unreachable:
+            raise ConnectionError
+        self.got[to.id].append(msgspec.json.decode(payload))
+        if to.id in self.silent:
+            await self.answers[to.id].wait()
+
+
+def binding(id_: str, trigger_type: str = "session::message-added") -> Binding:
+    return Binding(id_, trigger_type, f"test::{id_}")
+
+
+def parcels(to: Binding, numbers: range, session: str = "s", merge: str | None = None) -> list[Parcel]:
+    return [Parcel(to, session, msgspec.json.encode(n), merge) for n in numbers]
+
+
+async def test_events_of_a_session_leave_one_by_one_in_order() -> None:
+    subscribers = Subscribers()
+    delivery = Delivery(subscribers.send)
+    delivery.take(parcels(binding("a"), range(300)))
+    assert await delivery.drain(5) == 0
+    assert subscribers.got["a"] == list(range(300))
+
+
+async def test_the_next_event_waits_for_the_answer_to_the_one_before() -> None:
+    subscribers = Subscribers()
+    subscribers.silent.add("a")
+    delivery = Delivery(subscribers.send, Pace(patience=60))
+    delivery.take(parcels(binding("a"), range(3)))
+    await until(lambda: subscribers.got["a"] == [0])
+    await asyncio.sleep(0)
+    assert subscribers.got["a"] == [0]
+    subscribers.answers["a"].set()
+    await until(lambda: subscribers.got["a"] == [0, 1, 2])
+
+
+async def test_a_subscriber_that_is_busy_in_its_handler_gets_the_next_events_all_the_same() -> None:
+    subscribers = Subscribers()
+    subscribers.silent.add("a")
+    delivery = Delivery(subscribers.send, Pace(patience=0.02, short=0.001))
+    delivery.take(parcels(binding("a"), range(20)))
+    await until(lambda: subscribers.got["a"] == list(range(20)))
+
+
+async def test_other_sessions_and_other_bindings_do_not_wait_for_a_busy_one() -> None:
+    subscribers = Subscribers()
+    subscribers.silent.add("a")
+    delivery = Delivery(subscribers.send, Pace(patience=60))
+    delivery.take(parcels(binding("a"), range(2), "one"))
+    delivery.take(parcels(binding("a"), range(10, 11), "two"))
+    delivery.take(parcels(binding("b"), range(5), "one"))
+    await until(lambda: subscribers.got["b"] == list(range(5)))
+    assert sorted(subscribers.got["a"]) == [0, 10]
+
+
+async def test_a_binding_has_only_so_many_unanswered_deliveries() -> None:
+    subscribers = Subscribers()
+    subscribers.silent.add("a")
+    delivery = Delivery(subscribers.send, Pace(patience=60, unanswered=4))
+    for session in range(10):
+        delivery.take(parcels(binding("a"), range(1), f"s{session}"))
+    await until(lambda: len(subscribers.got["a"]) == 4)
+    await asyncio.sleep(0)
+    assert len(subscribers.got["a"]) == 4
+    subscribers.answers["a"].set()
+    await until(lambda: len(subscribers.got["a"]) == 10)
+
+
+async def test_a_full_queue_drops_the_oldest_and_counts_them() -> None:
+    subscribers = Subscribers()
+    subscribers.silent.add("a")
+    delivery = Delivery(subscribers.send, Pace(patience=60, waiting=10))
+    delivery.take(parcels(binding("a"), range(100)))
+    [(_, tally, waiting)] = delivery.tallies()
+    assert waiting == 10
+    assert tally.dropped == 100 - 1 - 10, "all but the one on its way and the ten that may wait"
+    await until(lambda: subscribers.got["a"] == [0])
+    subscribers.answers["a"].set()
+    assert await delivery.drain(5) == 0
+    assert subscribers.got["a"] == [0, *range(90, 100)]
+
+
+async def test_a_full_queue_is_also_one_of_many_bytes() -> None:
+    subscribers = Subscribers()
+    subscribers.silent.add("a")
+    delivery = Delivery(subscribers.send, Pace(patience=60, waiting_bytes=1000))
+    delivery.take(Parcel(binding("a"), "s", b'"' + b"x" * 498 + b'"', None) for _ in range(20))
+    [(_, tally, waiting)] = delivery.tallies()
+    assert (waiting, tally.dropped) == (2, 17)
+
+
+async def test_a_lane_that_lags_merges_updates_of_one_message_into_the_newest() -> None:
+    subscribers = Subscribers()
+    subscribers.silent.add("a")
+    delivery = Delivery(subscribers.send, Pace(patience=60, lag_parcels=5))
+    to = binding("a", MessageUpdated.trigger_type)
+    delivery.take(parcels(to, range(100), merge="e"))
+    delivery.take(parcels(to, range(100, 101), merge="other"))
+    await until(lambda: subscribers.got["a"] == [0])
+    subscribers.answers["a"].set()
+    assert await delivery.drain(5) == 0
+    got = subscribers.got["a"]
+    assert got[-2:] == [99, 100], "the newest of each message arrives, and in order"
+    assert got == sorted(got)
+    assert len(got) < 15
+    [(_, tally, _)] = delivery.tallies()
+    assert tally.merged == 101 - len(got)
+
+
+async def test_a_lane_that_keeps_up_gets_every_update() -> None:
+    subscribers = Subscribers()
+    delivery = Delivery(subscribers.send)
+    delivery.take(parcels(binding("a", MessageUpdated.trigger_type), range(50), merge="e"))
+    assert await delivery.drain(5) == 0
+    assert subscribers.got["a"] == list(range(50))
+
+
+async def test_events_for_other_instances_are_never_merged() -> None:
+    subscribers = Subscribers()
+    subscribers.silent.add("a")
+    delivery = Delivery(subscribers.send, Pace(patience=60, lag_parcels=5))
+    delivery.take(parcels(binding("a", STORE_EVENTS), range(50), merge="e"))
+    subscribers.answers["a"].set()
+    assert await delivery.drain(5) == 0
+    assert subscribers.got["a"] == list(range(50))
+
+
+async def test_a_binding_that_is_gone_gets_nothing_more() -> None:
+    subscribers = Subscribers()
+    subscribers.silent.add("a")
+    delivery = Delivery(subscribers.send, Pace(patience=60))
+    delivery.take(parcels(binding("a"), range(5)))
+    await until(lambda: subscribers.got["a"] == [0])
+    delivery.forget("a")
+    subscribers.answers["a"].set()
+    assert await delivery.drain(5) == 0
+    assert subscribers.got["a"] == [0]
+    assert delivery.tallies() == []
+
+
+async def test_a_subscriber_that_cannot_be_reached_is_counted_and_holds_nobody_up() -> None:
+    subscribers = Subscribers()
+    subscribers.unreachable.add("a")
+    delivery = Delivery(subscribers.send)
+    delivery.take(parcels(binding("a"), range(5)) + parcels(binding("b"), range(5)))
+    assert await delivery.drain(5) == 0
+    tallies = {to.id: tally for to, tally, _ in delivery.tallies()}
+    assert (tallies["a"].failed, tallies["b"].answered) == (5, 5)
+
+
+async def test_lanes_and_queues_of_a_quiet_binding_hold_nothing() -> None:
+    subscribers = Subscribers()
+    delivery = Delivery(subscribers.send)
+    for session in range(500):
+        delivery.take(parcels(binding("a"), range(2), f"s{session}"))
+    assert await delivery.drain(5) == 0
+    outbox = delivery._outboxes["a"]
+    assert (len(outbox.lanes), len(outbox.order), outbox.count, outbox.bytes) == (0, 0, 0, 0)

@@ -1,0 +1,114 @@
+"""The shorter way through the SDK is taken, on the SDK that is installed, and what leaves it is whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from session_manager.dev import EngineThread
+from session_manager.edge.client import Client, InvocationError
+from session_manager.errors import SessionNotFound
+from session_manager.model import encode
+
+
+class Counting:
+    """A pair of connections: one that serves, one that calls."""
+
+    def __init__(self, url: str) -> None:
+        self.server = Client(url, "server", "")
+        self.caller = Client(url, "caller", "")
+        self.seen: list[Any] = []
+        for name, handler in (("echo", self.echo), ("fail", self.fail), ("bug", self.bug), ("raw", self.raw)):
+            self.server.register_function(f"test::{name}", handler, "", {}, None, None)
+        self.caller_wait("test::raw")
+
+    def caller_wait(self, function_id: str) -> None:
+        for _ in range(200):
+            if function_id in str(self.caller.call_blocking("engine::functions::list", {})):
+                return
+        raise AssertionError(f"{function_id} was not registered")
+
+    async def echo(self, data: Any) -> Any:
+        self.seen.append(data)
+        return data
+
+    async def fail(self, data: Any) -> Any:
+        raise SessionNotFound("nope")
+
+    async def bug(self, data: Any) -> Any:
+        raise KeyError("secret")
+
+    async def raw(self, data: Any) -> Any:
+        return {"stored": msgspec.Raw(b'{"as": "it is"}')}
+
+
+@pytest.fixture
+def pair() -> Iterator[Counting]:
+    with EngineThread() as engine:
+        made = Counting(engine.url)
+        yield made
+        made.caller.shutdown()
+        made.server.shutdown()
+
+
+def test_frames_take_the_short_way_with_the_installed_sdk(pair: Counting) -> None:
+    assert pair.server._iii.is_quick
+    assert pair.caller.call_blocking("test::echo", {"é": [1, 1.5, None, True, "\x00"]})["é"] == [
+        1,
+        1.5,
+        None,
+        True,
+        "\x00",
+    ]
+    assert len(pair.seen) == 1, "answered once, by the short way and not by the SDK as well"
+
+
+def test_stored_json_goes_into_a_reply_as_it_is(pair: Counting) -> None:
+    assert pair.caller.call_blocking("test::raw", {}) == {"stored": {"as": "it is"}}
+
+
+def test_an_error_reaches_the_caller_as_its_text_without_a_stack(pair: Counting) -> None:
+    with pytest.raises(InvocationError) as caught:
+        pair.caller.call_blocking("test::fail", {})
+    assert (caught.value.code, caught.value.message) == ("invocation_failed", "session/not_found: no session 'nope'")
+    assert not caught.value.stacktrace
+
+
+def test_a_defect_is_told_without_its_details(pair: Counting, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(InvocationError) as caught:
+        pair.caller.call_blocking("test::bug", {})
+    assert "internal error" in caught.value.message
+    assert "secret" not in str(caught.value)
+    assert pair.caller.call_blocking("test::echo", 1) == 1, "and the worker goes on"
+
+
+def test_a_delivery_returns_when_the_subscriber_has_answered(pair: Counting) -> None:
+    payload = encode({"n": 1})
+    pair.caller.run(asyncio.wait_for(pair.caller.deliver("test::echo", payload, "default", None, 20), 5))
+    assert pair.seen[0]["n"] == 1
+
+
+def test_a_delivery_to_nobody_says_so(pair: Counting) -> None:
+    with pytest.raises(Exception, match="function_not_found"):
+        pair.caller.run(pair.caller.deliver("test::nobody", b"{}", "default", None, 5))
+
+
+def test_a_subscriber_that_fails_has_been_told_all_the_same(pair: Counting) -> None:
+    pair.caller.run(pair.caller.deliver("test::fail", b"{}", "default", None, 5))
+
+
+def test_a_delivery_waits_for_a_connection_that_is_down_and_goes_out_then() -> None:
+    with EngineThread() as engine:
+        pair = Counting(engine.url)
+        engine.drop("caller")
+        delivery = asyncio.run_coroutine_threadsafe(
+            pair.caller.deliver("test::echo", b'{"n":2}', "default", None, 20), pair.caller.loop
+        )
+        delivery.result(10)
+        assert pair.seen[-1]["n"] == 2
+        pair.caller.shutdown()
+        pair.server.shutdown()
