@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,8 +44,29 @@ class Place:
 
 @pytest.fixture(scope="module", params=on_both_engines(of_its_own=True))
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    if request.param == "loopback":
-        directory = tmp_path_factory.mktemp("config")
+    """An engine of a module's own, to be restarted and to have its files edited."""
+    with _place(request.param, tmp_path_factory.mktemp("config")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=on_both_engines(of_its_own=True))
+def calm_place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """An engine that does not notice edits of its files.
+
+    The real engine takes its own writes for edits, looks at them half a second later, and undoes what is written while
+    it looks. Tests that count events or read back at once would fail now and then, so its directory is moved away from
+    under it: it watches the old one and writes to the new one.
+    """
+    with _place(request.param, tmp_path_factory.mktemp("config")) as made:
+        if request.param == "real":
+            made.directory.rename(made.directory.with_name("watched"))
+            made.directory.mkdir()
+        yield made
+
+
+@contextmanager
+def _place(kind: str, directory: Path) -> Iterator[Place]:
+    if kind == "loopback":
         with EngineThread(config_dir=directory, environment=ENVIRONMENT) as engine:
             yield Place(engine.url, directory, engine.restart)
         return

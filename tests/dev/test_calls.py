@@ -107,6 +107,7 @@ async def test_only_the_first_answer_counts(url: str) -> None:
         delivery = await worker.frame("invokefunction", invocation_id=invocation)
         await worker.answer(delivery, error={"code": "mine", "message": "first"})
         await worker.answer(delivery, result=None)
+        await client.result(invocation)
         await worker.settled()
         await client.settled()
         assert [frame["error"]["code"] for frame in client.seen("invocationresult", invocation_id=invocation)] == [

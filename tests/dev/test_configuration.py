@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -63,7 +64,20 @@ class Entry:
 
 
 @pytest.fixture
-async def entry(place: Place) -> AsyncIterator[Entry]:
+async def entry(calm_place: Place) -> AsyncIterator[Entry]:
+    async with _entry(calm_place) as made:
+        yield made
+
+
+@pytest.fixture
+async def edited(place: Place) -> AsyncIterator[Entry]:
+    """An entry whose file will be edited."""
+    async with _entry(place) as made:
+        yield made
+
+
+@asynccontextmanager
+async def _entry(place: Place) -> AsyncIterator[Entry]:
     async with peer(place.url) as worker:
         sink = unique("sink::")
         await worker.introduce(unique("w"))
@@ -72,7 +86,9 @@ async def entry(place: Place) -> AsyncIterator[Entry]:
         yield Entry(worker, sink)
 
 
-async def test_a_registered_entry_comes_back_and_is_kept_as_yaml_without_its_schema(place: Place, entry: Entry) -> None:
+async def test_a_registered_entry_comes_back_and_is_kept_as_yaml_without_its_schema(
+    calm_place: Place, entry: Entry
+) -> None:
     value = {"limit": "${UNSET:3}", "kind": {"name": "n", "a": [1, 1.5, None, True, "é\n", "7"]}}
     registered = await entry.register(initial_value=value, metadata={"m": 1})
     assert registered == {
@@ -83,7 +99,7 @@ async def test_a_registered_entry_comes_back_and_is_kept_as_yaml_without_its_sch
         "value": value,
         "metadata": {"m": 1},
     }
-    stored = yaml.safe_load(place.file(entry.id).read_text())
+    stored = yaml.safe_load(calm_place.file(entry.id).read_text())
     assert stored == {"id": entry.id, "name": "N", "description": "D", "value": value, "metadata": {"m": 1}}
     assert await entry.get(raw=True) == value
 
@@ -106,7 +122,7 @@ async def test_without_a_value_a_stored_one_is_kept_and_a_new_entry_is_null(entr
     assert (await entry.register(initial_value=None))["value"] == {"limit": 9}, "null is no value"
 
 
-async def test_setting_a_value_answers_with_the_old_and_the_new_one(place: Place, entry: Entry) -> None:
+async def test_setting_a_value_answers_with_the_old_and_the_new_one(calm_place: Place, entry: Entry) -> None:
     await entry.register()
     assert await entry.set({"limit": 1}) == {"old_value": None, "new_value": {"limit": 1}}
     assert await entry.set({"limit": "${SET_IN_ENGINE}"}) == {
@@ -114,7 +130,7 @@ async def test_setting_a_value_answers_with_the_old_and_the_new_one(place: Place
         "new_value": {"limit": "${SET_IN_ENGINE}"},
     }
     assert await entry.get() == {"limit": 7}
-    assert yaml.safe_load(place.file(entry.id).read_text())["value"] == {"limit": "${SET_IN_ENGINE}"}
+    assert yaml.safe_load(calm_place.file(entry.id).read_text())["value"] == {"limit": "${SET_IN_ENGINE}"}
 
 
 @pytest.mark.parametrize(
@@ -357,82 +373,82 @@ async def test_a_binding_by_function_hears_of_changes_too(entry: Entry) -> None:
     await entry.events(1)
 
 
-async def test_an_edit_by_hand_takes_effect_and_is_an_event(place: Place, entry: Entry) -> None:
-    await entry.register(initial_value={"limit": 1})
-    await entry.watch()
-    path = place.file(entry.id)
+async def test_an_edit_by_hand_takes_effect_and_is_an_event(place: Place, edited: Entry) -> None:
+    await edited.register(initial_value={"limit": 1})
+    await edited.watch()
+    path = place.file(edited.id)
     path.write_text(path.read_text().replace("limit: 1", "limit: 2"))
-    (event,) = await entry.events(1)
+    (event,) = await edited.events(1)
     assert event["event_type"] == "configuration:updated"
     assert (event["old_value"], event["new_value"]) == ({"limit": 1}, {"limit": 2})
     assert event["schema"] == SCHEMA
-    assert await entry.get() == {"limit": 2}
+    assert await edited.get() == {"limit": 2}
 
 
-async def test_an_invalid_edit_is_no_event_and_the_old_value_stays(place: Place, entry: Entry) -> None:
-    await entry.register(initial_value={"limit": 1})
-    await entry.watch()
-    path = place.file(entry.id)
+async def test_an_invalid_edit_is_no_event_and_the_old_value_stays(place: Place, edited: Entry) -> None:
+    await edited.register(initial_value={"limit": 1})
+    await edited.watch()
+    path = place.file(edited.id)
     path.write_text(path.read_text().replace("limit: 1", "limit: 0"))
     # A valid edit of another entry shows when the directory has been read.
-    marker = Entry(entry.worker, unique("marker::"))
-    await entry.worker.register(marker.sink, lambda event: None)
+    marker = Entry(edited.worker, unique("marker::"))
+    await edited.worker.register(marker.sink, lambda event: None)
     await marker.watch()
     place.file(marker.id).write_text(f"id: {marker.id}\nname: N\ndescription: D\nvalue: {{}}\n")
     await marker.events(1)
-    assert await entry.get() == {"limit": 1}
-    await entry.events(0)
-    assert await entry.set({"limit": 3}) == {"old_value": {"limit": 0}, "new_value": {"limit": 3}}
+    assert await edited.get() == {"limit": 1}
+    await edited.events(0)
+    assert await edited.set({"limit": 3}) == {"old_value": {"limit": 0}, "new_value": {"limit": 3}}
 
 
 @pytest.mark.parametrize("how", ["corrupt", "missing"])
 async def test_a_lost_file_drops_the_entry_and_a_repaired_one_has_no_schema(
-    place: Place, entry: Entry, how: str
+    place: Place, edited: Entry, how: str
 ) -> None:
-    await entry.register(initial_value={"limit": 1})
-    await entry.watch()
-    path = place.file(entry.id)
+    await edited.register(initial_value={"limit": 1})
+    await edited.watch()
+    path = place.file(edited.id)
     good = path.read_text()
     if how == "corrupt":
         path.write_text("id: [unclosed")
     else:
         path.unlink()
-    (deleted,) = await entry.events(1)
+    (deleted,) = await edited.events(1)
     assert deleted["event_type"] == "configuration:deleted"
     assert (deleted["old_value"], deleted["new_value"]) == ({"limit": 1}, None)
     with pytest.raises(Failed) as gone:
-        await entry.get()
+        await edited.get()
     assert gone.value.code == "NOT_FOUND"
     path.write_text(good)
-    registered = (await entry.events(2))[1]
+    registered = (await edited.events(2))[1]
     assert registered["event_type"] == "configuration:registered"
     assert registered["schema"] is None
-    assert await entry.get() == {"limit": 1}
+    assert await edited.get() == {"limit": 1}
     with pytest.raises(Failed) as refusal:
-        await entry.set({"limit": 2})
+        await edited.set({"limit": 2})
     assert refusal.value.code == "SCHEMA_UNAVAILABLE"
-    await entry.register()
-    await entry.set({"limit": 2})
+    await edited.register()
+    await edited.set({"limit": 2})
 
 
-async def test_a_restart_keeps_values_and_forgets_schemas_and_bindings(place: Place, entry: Entry) -> None:
-    await entry.register(initial_value={"limit": 4})
-    given = {"trigger_type": "configuration", "function_id": entry.sink, "config": {"configuration_id": entry.id}}
-    made = await entry.worker.call("engine::register_trigger", given)
+async def test_a_restart_keeps_values_and_forgets_schemas_and_bindings(place: Place, edited: Entry) -> None:
+    await edited.register(initial_value={"limit": 4})
+    given = {"trigger_type": "configuration", "function_id": edited.sink, "config": {"configuration_id": edited.id}}
+    made = await edited.worker.call("engine::register_trigger", given)
     place.restart()
-    await entry.worker.closed.wait()
-    assert entry.worker.close_code == 1006
+    await edited.worker.closed.wait()
+    assert edited.worker.close_code == 1006
     async with peer(place.url) as worker:
         await worker.introduce(unique("w"))
-        after = Entry(worker, entry.sink)
-        after.id = entry.id
+        after = Entry(worker, edited.sink)
+        after.id = edited.id
         assert await after.get() == {"limit": 4}
-        assert (await worker.call("configuration::schema", {"id": entry.id}))["schema"] is None
+        assert (await worker.call("configuration::schema", {"id": edited.id}))["schema"] is None
         with pytest.raises(Failed) as refusal:
             await after.set({"limit": 5})
         assert refusal.value.error == {
             "code": "SCHEMA_UNAVAILABLE",
-            "message": f"configuration '{entry.id}' has no schema available yet; the owning worker must register "
+            "message": f"configuration '{edited.id}' has no schema available yet; the owning worker must register "
             "before values can be set",
         }
         assert await worker.call("engine::unregister_trigger", made) == {"removed": False}
@@ -440,17 +456,17 @@ async def test_a_restart_keeps_values_and_forgets_schemas_and_bindings(place: Pl
         await after.set({"limit": 5})
 
 
-async def test_values_survive_the_way_to_disk_and_back(place: Place, entry: Entry) -> None:
+async def test_values_survive_the_way_to_disk_and_back(place: Place, edited: Entry) -> None:
     words = ["on", "no", "~", "null", "1e3", "007", "1_000", "0x1f", "1:30", "2026-01-01", "", " pad ", "a: b", "#c"]
     value = {
         "words": [*words, "é\u2028\x7f\n\ttab", "- x", "'quote\"", "${HOME}", "=", "<<"],
         "numbers": [0, -1, 2**63, 1.5, 1.0, -0.0, 1e20, 1e-7, 0.1, 12345678.9, True, None],
         "nested": {"": {"deep": [[], {}, [[{}]]]}, "1": 1, "true": 2, "on": 3},
     }
-    await entry.register(schema={}, initial_value=value)
+    await edited.register(schema={}, initial_value=value)
     place.restart()
     async with peer(place.url) as worker:
-        found = await worker.call("configuration::get", {"id": entry.id, "raw": True})
+        found = await worker.call("configuration::get", {"id": edited.id, "raw": True})
     assert json.dumps(found["value"], sort_keys=True) == json.dumps(value, sort_keys=True)
 
 
@@ -468,24 +484,24 @@ async def test_a_slow_subscriber_holds_up_no_writer(entry: Entry) -> None:
 
 async def test_a_silent_subscriber_holds_up_the_other_subscribers_of_its_event(entry: Entry) -> None:
     """Each event goes to one subscriber after the other, in an order nobody knows."""
-    silent = unique("silent::")
-    await entry.register(initial_value={})
-    await entry.worker.register(silent)
-    for attempt in range(1, 9):
+    worker = entry.worker
+    for _ in range(8):
+        one, silent = Entry(worker, ""), unique("silent::")
         sinks = [unique("sink::") for _ in range(8)]
+        await one.register(initial_value={})
+        await worker.register(silent)
         for sink in sinks:
-            await entry.worker.register(sink, lambda event: None)
+            await worker.register(sink, lambda event: None)
         for function in (*sinks[:4], silent, *sinks[4:]):
-            await entry.worker.bind("configuration", function, {"configuration_id": entry.id})
-        await entry.worker.settled()
-        await entry.set({"limit": attempt})
-        held = (await entry.worker.several(attempt, "invokefunction", function_id=silent))[-1]
-
-        await entry.worker.settled()
-        before = sum(len(entry.worker.seen("invokefunction", function_id=sink)) for sink in sinks)
-        await entry.worker.answer(held, result=None)
+            await worker.bind("configuration", function, {"configuration_id": one.id})
+        await worker.settled()
+        await one.set({"limit": 1})
+        held = await worker.frame("invokefunction", function_id=silent)
+        await worker.settled()
+        before = sum(len(worker.seen("invokefunction", function_id=sink)) for sink in sinks)
+        await worker.answer(held, result=None)
         for sink in sinks:
-            await entry.worker.frame("invokefunction", function_id=sink)
+            await worker.frame("invokefunction", function_id=sink)
         if before < 8:
             return
     pytest.fail("the silent subscriber was always the last")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,41 @@ async def test_answers_get_lost_on_request() -> None:
         with pytest.raises(TimeoutError):
             await worker.call("f", {}, 0.2)
         assert len(worker.seen("invokefunction")) == 1, "the work was done"
+
+
+async def test_slow_files_undo_for_a_while_what_was_set_meanwhile(tmp_path: Path) -> None:
+    unkindness = Unkindness(slow_files=0.3)
+    async with Engine(config_dir=tmp_path, unkindness=unkindness) as engine, peer(engine.url) as worker:
+        await worker.register("sink", lambda event: None)
+        await worker.introduce("worker")
+        await worker.bind("configuration", "sink", {})
+        given = {"name": "N", "description": "D", "schema": {"type": "integer"}, "initial_value": 0}
+        await worker.call("configuration::register", {"id": "first", **given})
+
+        async def value() -> Any:
+            return (await worker.call("configuration::get", {"id": "first"}))["value"]
+
+        async def events(kind: str, new_value: Any) -> bool:
+            told = [frame["data"] for frame in worker.seen("invokefunction", function_id="sink")]
+            return any(
+                data["event_type"] == f"configuration:{kind}" and data["new_value"] == new_value for data in told
+            )
+
+        new = 0
+        while await value() == new:
+            new += 1
+            await worker.call("configuration::set", {"id": "first", "value": new})
+            await worker.call("configuration::register", {"id": f"late-{new}", **given})
+            await asyncio.sleep(0.01)
+        await eventually(lambda: events("deleted", None))
+        await eventually(lambda: events("updated", new))
+
+        async def healed() -> bool:
+            return bool(await value() == new)
+
+        await eventually(healed)
+        rows = (await worker.call("configuration::list", {}))["configurations"]
+        assert None in [row["schema"] for row in rows]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.invalid", ""])

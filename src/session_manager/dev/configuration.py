@@ -216,8 +216,10 @@ class Configuration:
             if files.signature() == seen:
                 continue
             await asyncio.sleep(_SETTLE_S)
-            seen = files.signature()
-            self._reload(files.load())
+            seen, found = files.signature(), files.load()
+            if self._router.disorder.unkindness.slow_files:
+                await asyncio.sleep(self._router.disorder.unkindness.slow_files)
+            self._reload(found)
 
     def _reload(self, found: dict[str, Entry]) -> None:
         for entry_id, fresh in found.items():

@@ -34,6 +34,10 @@ class Unkindness:
     #: Chance that a worker's answer is dropped: the work is done and the caller runs into its time-out. The real engine
     #: loses one in thousands, from workers that answer at once.
     lost_replies: float = 0.0
+    #: How long the configuration files are read, in seconds. The real engine looks at them half a second after every
+    #: write and reads them in a millisecond or so; what is set or registered meanwhile is undone: an old value is back
+    #: for half a second, a new entry is dropped and comes back without its schema.
+    slow_files: float = 0.0
 
     @classmethod
     def none(cls) -> Unkindness:
