@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from session_manager import door
+from session_manager import bulk, door
 from session_manager.clock import Clock, Ids
 from session_manager.errors import MalformedRequest, NotServed, StorageError
 from session_manager.events import Emission
@@ -18,7 +18,7 @@ from session_manager.locks import SessionLocks
 from session_manager.model import decode, encode
 from session_manager.outcome import Outcome, Reloader, Tools
 from session_manager.paging import Limits
-from session_manager.store import Store
+from session_manager.store import Change, Store
 
 Publish = Callable[[Sequence[Emission]], None]
 """Takes the events of one durable change, in order; returns at once and never raises."""
@@ -44,6 +44,7 @@ class Service:
         self._functions: Mapping[str, Function] = {function.id: function for function in FUNCTIONS}
         self._running: dict[int, int] = {}
         """Calls on their way, per store."""
+        self._unattended: set[asyncio.Future[Outcome]] = set()
 
     async def call(self, function_id: str, payload: Any) -> Any:
         """The reply of one function as plain JSON values. Raises SessionManagerError."""
@@ -51,7 +52,7 @@ class Service:
 
     async def answer(self, function: Function, payload: Any) -> Any:
         """The reply as something to be encoded: a reply struct, or plain values with stored JSON in them as it is."""
-        request = read(function.request, payload)
+        request = await read(function.request, payload)
         runtime = self.runtime
         # A reload waits for the calls on the store that it replaces, so it must not be one of them.
         store = 0 if function.kind is Kind.SETTINGS else id(runtime.store)
@@ -82,12 +83,21 @@ class Service:
         return outcome.reply
 
     async def _write_locked(self, runtime: Runtime, function: Function, request: Struct, session_id: str) -> Outcome:
+        if not runtime.store.pipelines:
+            # The lock must be held until the change is durable, also when nobody waits for it any more.
+            whole = asyncio.ensure_future(self._write_in_turn(runtime, function, request, session_id))
+            self._unattended.add(whole)
+            whole.add_done_callback(self._unattended.discard)
+            return await asyncio.shield(whole)
+        return await self._write_in_turn(runtime, function, request, session_id)
+
+    async def _write_in_turn(self, runtime: Runtime, function: Function, request: Struct, session_id: str) -> Outcome:
         store = runtime.store
         async with self._locks.hold(session_id):
             view = store.ahead()
             try:
                 outcome = await function.rule(self._tools(runtime, view), request)
-            except BaseException:
+            except Exception:
                 await store.settled(view, session_id)
                 raise
             if outcome.change is None:
@@ -112,6 +122,7 @@ class Service:
     def _commit(self, runtime: Runtime, view: Any, outcome: Outcome) -> Awaitable[Any]:
         """Hands the change over; its events leave once it is durable, whether or not anybody still waits for it."""
         assert outcome.change is not None
+        _check_sizes(outcome.change)
         ticket = asyncio.ensure_future(runtime.store.commit(view, outcome.change))
         if outcome.emissions:
 
@@ -129,10 +140,26 @@ class Service:
         return Tools(view, runtime.store, self._clock, self._ids, runtime.limits, self._reloader)
 
 
-def read(of: type[Struct], payload: Any) -> Struct:
-    """The typed request. Raises MalformedRequest, naming the field."""
-    door.check(payload)
+def _check_sizes(change: Change) -> None:
+    """Raises MalformedRequest when an entry is too big to be read again, or all of them to be written at once."""
+    whole = 0
+    for entry in change.entries:
+        size = len(entry.body) + (0 if entry.origin is None else len(entry.origin))
+        if size > door.MAX_BODY:
+            raise MalformedRequest(f"an entry may have at most {door.MAX_BODY} bytes as JSON; this one has {size}")
+        whole += size
+    if whole > door.MAX_CHANGE and len(change.entries) <= door.MAX_BATCH:
+        raise MalformedRequest(f"one call may add at most {door.MAX_CHANGE} bytes as JSON; this one adds {whole}")
+
+
+async def read(of: type[Struct], payload: Any) -> Struct:
+    """The typed request. Raises MalformedRequest, naming the field. Others get their turn while a big one is read."""
+    walk = door.Walk(payload)
+    while not walk.go():  # noqa: ASYNC110 # it waits for nothing: others get their turn
+        await asyncio.sleep(0)
+    door.check_sizes(payload, heavy=walk.heavy)
     try:
-        return msgspec.convert(payload, of)
+        request = msgspec.convert(payload, of)
     except msgspec.ValidationError as error:
         raise MalformedRequest(str(error)) from None
+    return await bulk.lightened(request, long_texts=walk.long_texts) if walk.heavy else request

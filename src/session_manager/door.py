@@ -1,4 +1,4 @@
-"""What may come in: values that the engine can carry back.
+"""What may come in: values that the engine can carry back, in sizes that can be served.
 
 The engine silently drops a frame that holds a lone surrogate, NaN, an infinity or more than 127 levels of nesting, and
 turns integers beyond 64 bits into floats. A stored value of that kind would make its own reads hang, so every door
@@ -7,10 +7,12 @@ turns integers beyond 64 bits into floats. A stored value of that kind would mak
 
 from __future__ import annotations
 
+from itertools import islice
 from math import isfinite
 from typing import Any
 
 from session_manager.errors import MalformedRequest
+from session_manager.model import encode
 
 MAX_LEVELS = 96
 """Levels of nesting of one opaque value (arguments, details, data, metadata, origin): the value itself is the first."""
@@ -18,25 +20,171 @@ MAX_LEVELS = 96
 MAX_REQUEST_LEVELS = 108
 """Levels of a whole request. Replies and events wrap what is stored in a few more, still below the engine's 126."""
 
+MAX_ID = 4096
+"""Characters of a session or entry id."""
+
+MAX_BODY = 60 << 20
+"""Bytes of one entry's content as JSON, its origin included; the engine carries messages of 64 MiB."""
+
+MAX_CHANGE = 256 << 20
+"""Bytes of all entries that one call adds."""
+
+MAX_BATCH = 10_000
+"""Messages of one append-many."""
+
+MAX_RECORD = 4 << 20
+"""Characters of each text of a session record (title, description, draft), and bytes of its metadata as JSON."""
+
 OPAQUE = frozenset({"arguments", "details", "data", "metadata", "origin", "session_metadata"})
 """Fields that hold any JSON value; inside them a field of such a name is just data."""
 
+IDS = ("session_id", "entry_id", "parent_id", "from_entry_id", "after_entry_id", "forked_from", "id")
+"""Fields of a request, of a raw entry or of a raw record that hold an id."""
+
+RECORD_TEXTS = ("title", "description", "draft", "status_reason", "reason")
+
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
+
+STEP = 8_000
+"""Values looked at in one go: some milliseconds."""
+
+LONG = 100_000
+"""A text of more characters makes a request heavy."""
+
+PIECE = 1 << 20
+"""Characters of a text that are looked at in one go."""
+
+Path = tuple[Any, str | int] | None
+"""Where a value is, from the inside out: (where its container is, its key or index there)."""
 
 
 class _Refused(Exception):
-    def __init__(self, why: str) -> None:
-        self.why = why
-        self.path: list[str] = []
+    def __init__(self, why: str, path: Path) -> None:
+        self.why, self.path = why, path
+
+
+class Walk:
+    """The look at one payload. A small one is done in one go; a big one takes several, so that whoever looks can let
+    others do something in between."""
+
+    __slots__ = ("_todo", "heavy", "long_texts")
+
+    def __init__(self, payload: Any) -> None:
+        self._todo: list[tuple[Any, int, bool, Path]] = [(payload, MAX_REQUEST_LEVELS, True, None)]
+        self.heavy = False
+        """Whether there is more to the payload than can be encoded in a moment."""
+        self.long_texts = False
+
+    def go(self) -> bool:
+        """Looks at some thousand values; True when nothing is left. Raises MalformedRequest, naming the field, when
+        the payload holds what cannot be carried."""
+        try:
+            done = self._go(STEP)
+        except _Refused as refused:
+            where = _written(refused.path)
+            raise MalformedRequest(f"{refused.why} - at `{where}`" if where else refused.why) from None
+        self.heavy = self.heavy or not done
+        return done
+
+    def _go(self, room: int) -> bool:
+        todo = self._todo
+        while todo:
+            if room <= 0:
+                return False
+            value, levels, typed, path = todo.pop()
+            kind = type(value)
+            if kind is dict or kind is _Pairs:
+                if levels <= 0:
+                    raise _too_deep(path)
+                room -= len(value) + 1
+                if len(value) > STEP:
+                    pairs = value.items() if kind is dict else value
+                    todo += [(_Pairs(part), levels, typed, path) for part in _parts(pairs)]
+                    continue
+                for key, inner in value.items() if kind is dict else value:
+                    if type(key) is not str:
+                        raise _Refused("a key is no text", path)
+                    if len(key) > LONG or not key.isascii():
+                        room -= self._text(key, path)
+                    inner_kind = type(inner)
+                    if inner_kind is str:
+                        if len(inner) > LONG or not inner.isascii():
+                            room -= self._text(inner, (path, key))
+                    elif inner_kind is dict or inner_kind is list:
+                        step = (path, key)
+                        if typed and key in OPAQUE:
+                            todo.append((inner, min(levels - 1, MAX_LEVELS), False, step))
+                        else:
+                            todo.append((inner, levels - 1, typed, step))
+                    elif inner is not None and inner_kind is not bool:
+                        why = _scalar(inner)
+                        if why:
+                            raise _Refused(why, (path, key))
+            elif kind is list or kind is _Items:
+                if levels <= 0:
+                    raise _too_deep(path)
+                room -= len(value) + 1
+                first = 0
+                if len(value) > STEP:
+                    starts = range(0, len(value), STEP // 2)
+                    todo += [(_Items(value[at : at + STEP // 2], at), levels, typed, path) for at in starts]
+                    continue
+                if kind is _Items:
+                    first = value.first
+                for index, inner in enumerate(value, first):
+                    inner_kind = type(inner)
+                    if inner_kind is dict or inner_kind is list:
+                        todo.append((inner, levels - 1, typed, (path, index)))
+                    elif inner_kind is str:
+                        if len(inner) > LONG or not inner.isascii():
+                            room -= self._text(inner, (path, index))
+                    elif inner is not None and inner_kind is not bool:
+                        why = _scalar(inner)
+                        if why:
+                            raise _Refused(why, (path, index))
+            elif kind is str:
+                room -= self._text(value, path)
+            elif value is not None and kind is not bool:
+                why = _scalar(value)
+                if why:
+                    raise _Refused(why, path)
+        return True
+
+    def _text(self, text: str, path: Path) -> int:
+        """Returns what the look cost, in values."""
+        if len(text) > LONG:
+            self.heavy = self.long_texts = True
+        if text.isascii():
+            return 0
+        if len(text) > PIECE:
+            starts = range(0, len(text), PIECE)
+            self._todo += [(text[at : at + PIECE], 0, False, path) for at in starts]
+            return len(starts)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise _Refused("the text holds a lone surrogate, which is no character", path) from None
+        return len(text) >> 8
+
+
+class _Pairs(list[tuple[Any, Any]]):
+    """Some of an object's keys and values."""
+
+
+class _Items(list[Any]):
+    """Some of a list's values, from the index `first` on."""
+
+    def __init__(self, values: list[Any], first: int) -> None:
+        super().__init__(values)
+        self.first = first
 
 
 def check(payload: Any) -> None:
-    """Raises MalformedRequest, naming the field, when `payload` holds what cannot be carried."""
-    try:
-        _walk(payload, MAX_REQUEST_LEVELS, typed=True)
-    except _Refused as refused:
-        where = "".join(reversed(refused.path)).removeprefix(".")
-        raise MalformedRequest(f"{refused.why} - at `{where}`" if where else refused.why) from None
+    """Raises MalformedRequest, naming the field, when `payload` holds what cannot be carried or served."""
+    walk = Walk(payload)
+    while not walk.go():
+        pass
+    check_sizes(payload, heavy=walk.heavy)
 
 
 def check_value(value: Any, field: str) -> None:
@@ -44,60 +192,61 @@ def check_value(value: Any, field: str) -> None:
     check({"data": value} if field == "data" else {"metadata": value})
 
 
-def _walk(value: Any, room: int, *, typed: bool) -> None:
+def check_sizes(payload: Any, *, heavy: bool) -> None:
+    """Raises MalformedRequest when an id, a batch or what belongs to a session record is too long. Only a heavy
+    payload can hold any but a long id or batch."""
+    if type(payload) is not dict:
+        return
+    inners = [payload]
+    if "entry" in payload or "meta" in payload:
+        inners += [inner for name in ("entry", "meta") if type(inner := payload.get(name)) is dict]
+    for inner in inners:
+        for name in IDS:
+            if name in inner and type(inner[name]) is str and len(inner[name]) > MAX_ID:
+                raise MalformedRequest(f"an id may have at most {MAX_ID} characters - at `{name}`")
+    messages = payload.get("messages")
+    if type(messages) is list and len(messages) > MAX_BATCH:
+        raise MalformedRequest(f"at most {MAX_BATCH} messages may be appended at once - at `messages`")
+    if heavy:
+        for inner in inners:
+            for name in RECORD_TEXTS:
+                text = inner.get(name)
+                if type(text) is str and len(text) > MAX_RECORD:
+                    raise MalformedRequest(f"the text may have at most {MAX_RECORD} characters - at `{name}`")
+            metadata = inner.get("metadata")
+            if type(metadata) is dict and len(encode(metadata)) > MAX_RECORD:
+                raise MalformedRequest(f"the metadata may have at most {MAX_RECORD} bytes as JSON - at `metadata`")
+
+
+def _scalar(value: Any) -> str | None:
+    """Why a value that is no text, list, object, boolean or null cannot be carried."""
     kind = type(value)
-    if kind is str:
-        _text(value)
-    elif kind is dict:
-        if room <= 0:
-            raise _too_deep()
-        for key, inner in value.items():
-            try:
-                if type(key) is not str:
-                    raise _Refused("a key is no text")
-                _text(key)
-                inner_kind = type(inner)
-                if inner_kind is str:
-                    if not inner.isascii():
-                        _text(inner)
-                elif inner_kind is not bool and inner is not None:
-                    if typed and key in OPAQUE:
-                        _walk(inner, min(room - 1, MAX_LEVELS), typed=False)
-                    else:
-                        _walk(inner, room - 1, typed=typed)
-            except _Refused as refused:
-                refused.path.append(f".{_shown(key)}")
-                raise
-    elif kind is list or kind is tuple:
-        if room <= 0:
-            raise _too_deep()
-        for index, inner in enumerate(value):
-            try:
-                _walk(inner, room - 1, typed=typed)
-            except _Refused as refused:
-                refused.path.append(f"[{index}]")
-                raise
-    elif kind is int:
-        if not INT_MIN <= value <= INT_MAX:
-            raise _Refused("the integer does not fit in 64 bits")
-    elif kind is float:
-        if not isfinite(value):
-            raise _Refused("the number is not finite")
-    elif kind is not bool and value is not None:
-        raise _Refused("the value is not JSON")
+    if kind is int:
+        return None if INT_MIN <= value <= INT_MAX else "the integer does not fit in 64 bits"
+    if kind is float:
+        return None if isfinite(value) else "the number is not finite"
+    return "the value is not JSON"
 
 
-def _text(text: str) -> None:
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise _Refused("the text holds a lone surrogate, which is no character") from None
+def _parts(pairs: Any) -> list[list[tuple[Any, Any]]]:
+    remaining = iter(pairs)
+    parts: list[list[tuple[Any, Any]]] = []
+    while part := list(islice(remaining, STEP // 2)):
+        parts.append(part)
+    return parts
 
 
-def _too_deep() -> _Refused:
-    return _Refused(f"values may nest at most {MAX_LEVELS} levels deep")
+def _too_deep(path: Path) -> _Refused:
+    return _Refused(f"values may nest at most {MAX_LEVELS} levels deep", path)
 
 
 def _shown(key: object) -> str:
     return str(key).encode("utf-8", "backslashreplace").decode()[:40]
+
+
+def _written(path: Path) -> str:
+    steps: list[str] = []
+    while path is not None:
+        path, step = path
+        steps.append(f"[{step}]" if type(step) is int else f".{_shown(step)}")
+    return "".join(reversed(steps)).removeprefix(".")

@@ -90,6 +90,7 @@ class StorageError(CodedError):
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
+        self.why = why
 
 
 class BrokenPath(StorageError):

@@ -121,6 +121,12 @@ class Emission(Struct, frozen=True):
 
     event: Event
     metadata: JsonObject | None
+    ready: bytes | None = None
+    """JSON of the event, if it was made already."""
+
+    def payload(self) -> bytes:
+        """JSON of what subscribers receive."""
+        return self.event.payload() if self.ready is None else self.ready
 
     def envelope(self, payload: bytes) -> bytes:
         """JSON of the event as it goes to other instances, `payload` being the JSON of the event."""

@@ -27,7 +27,7 @@ class Hub(Struct):
         for emission in emissions:
             payload = self._local(emission, parcels)
             if relays:
-                envelope = emission.envelope(payload or emission.event.payload())
+                envelope = emission.envelope(payload or emission.payload())
                 session_id = emission.event.session_id
                 parcels += [Parcel(relay, session_id, envelope, None) for relay in relays]
         if parcels:
@@ -47,6 +47,6 @@ class Hub(Struct):
         merge = event.entry_id if isinstance(event, MessageUpdated) else None
         for binding in self.bindings.matching(emission):
             if payload is None:
-                payload = event.payload()
+                payload = emission.payload()
             parcels.append(Parcel(binding, event.session_id, payload, merge))
         return payload

@@ -212,6 +212,12 @@ class Entry(Struct, frozen=True):
     def message(self) -> Message:
         return decode_message(self.body)
 
+    def outline(self) -> Message:
+        """The message, its content left out if that is long."""
+        if len(self.body) < 1 << 20:
+            return decode_message(self.body)
+        return decode_message(encode({**decode_record(self.body), "content": []}))
+
     def wire(self) -> JsonObject:
         """The entry as the store protocol and `session::get-message` show it, with the stored JSON as it is."""
         entry: JsonObject = {
@@ -282,11 +288,11 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 """Plain values of stored JSON, ready for a reply."""
 
-stored = msgspec.json.Decoder(msgspec.Raw).decode
-"""Stored JSON that goes into a reply as it is; it is checked to be JSON, for what is damaged must not leave."""
+stored = msgspec.Raw
+"""Stored JSON that goes into a reply as it is; stores vouch for it (see `Store`)."""
 
 decode_record = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-"""The fields of a stored bookkeeping record, each as it is."""
+"""The fields of a stored message or bookkeeping record, each as it is."""
 
 decode_message = msgspec.json.Decoder(Message).decode
 decode_meta = msgspec.json.Decoder(SessionMeta).decode

@@ -45,6 +45,6 @@ class Tools(Struct, frozen=True):
     reloader: Reloader
 
 
-def told(event: Event, meta: SessionMeta) -> tuple[Emission, ...]:
+def told(event: Event, meta: SessionMeta, ready: bytes | None = None) -> tuple[Emission, ...]:
     """One event, filtered by the metadata that the session has in `meta`."""
-    return (Emission(event, meta.metadata),)
+    return (Emission(event, meta.metadata, ready),)

@@ -47,6 +47,8 @@ def list_cursor(order: Order, last: SessionMeta) -> str:
 def list_position(order: Order, cursor: str) -> tuple[int, str]:
     """The position behind which a listing in `order` goes on. Raises InvalidCursor."""
     position = _read(cursor, _ListPosition)
+    if not -(2**63) <= position.key < 2**63:
+        raise InvalidCursor("the cursor was not made by this function")
     if position.order is not order:
         raise InvalidCursor(f"the cursor belongs to a listing in the order {position.order}")
     return position.key, position.id
@@ -68,5 +70,5 @@ def _write(position: Struct) -> str:
 def _read(cursor: str, of: type[_P]) -> _P:
     try:
         return msgspec.json.decode(base64.b64decode(cursor, validate=True), type=of)
-    except (binascii.Error, ValueError, msgspec.MsgspecError):
+    except (binascii.Error, ValueError, RecursionError, msgspec.MsgspecError):
         raise InvalidCursor("the cursor was not made by this function") from None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
+from session_manager.bulk import body, payload
 from session_manager.errors import (
     DetailsNotSupported,
     EmptyBatch,
@@ -30,6 +32,7 @@ from session_manager.model import (
     JsonObject,
     Message,
     Role,
+    SessionMeta,
     Uint,
     Uint64,
     Usage,
@@ -45,6 +48,10 @@ from session_manager.store import Change, Found, PathQuery, Session, View
 Origin = Annotated[
     JsonObject | None, Meta(description="What the caller wants to say of where this comes from; any JSON object.")
 ]
+
+
+MANY = 500
+"""Messages of a batch that are made into entries in one go."""
 
 
 class AppendRequest(Struct):
@@ -151,12 +158,10 @@ async def append(tools: Tools, request: AppendRequest) -> Outcome:
     entry_id = tools.ids.entry() if request.entry_id is None else request.entry_id
     origin = None if request.origin is None else encode(request.origin)
     if request.message is not None:
-        entry = Entry(entry_id, parent_id, now, role_of(request.message), encode(request.message), 0, origin)
+        entry = Entry(entry_id, parent_id, now, role_of(request.message), await body(request.message), 0, origin)
     else:
         entry = Entry(entry_id, parent_id, now, None, encode(request.custom), 0, origin)
-    meta = msgspec.structs.replace(
-        meta, updated_at=now, message_count=meta.message_count + (request.message is not None)
-    )
+    meta = msgspec.structs.replace(meta, updated_at=now, message_count=counted(meta, int(request.message is not None)))
     event = MessageAdded(
         session_id=request.session_id,
         entry_id=entry_id,
@@ -167,7 +172,8 @@ async def append(tools: Tools, request: AppendRequest) -> Outcome:
         timestamp=now,
     )
     change = Change(request.session_id, meta=meta, leaf=entry_id, entries=(entry,))
-    return Outcome(AppendResponse(entry_id, now, parent_id), change, told(event, meta))
+    told_ = told(event, meta, await payload(event, entry.body))
+    return Outcome(AppendResponse(entry_id, now, parent_id), change, told_)
 
 
 async def append_many(tools: Tools, request: AppendManyRequest) -> Outcome:
@@ -180,11 +186,13 @@ async def append_many(tools: Tools, request: AppendManyRequest) -> Outcome:
     parent_id = await parent(tools.view, session, request.session_id, request.parent_id)
     now = tools.clock.now()
     origin = None if request.origin is None else encode(request.origin)
-    meta = msgspec.structs.replace(meta, updated_at=now, message_count=meta.message_count + len(request.messages))
+    meta = msgspec.structs.replace(meta, updated_at=now, message_count=counted(meta, len(request.messages)))
     entries: list[Entry] = []
     emissions: list[Emission] = []
-    for message in request.messages:
-        entry = Entry(tools.ids.entry(), parent_id, now, role_of(message), encode(message), 0, origin)
+    for count, message in enumerate(request.messages, 1):
+        if count % MANY == 0:
+            await asyncio.sleep(0)  # a long batch lets other calls through
+        entry = Entry(tools.ids.entry(), parent_id, now, role_of(message), await body(message), 0, origin)
         event = MessageAdded(
             session_id=request.session_id,
             entry_id=entry.id,
@@ -199,6 +207,11 @@ async def append_many(tools: Tools, request: AppendManyRequest) -> Outcome:
     reply = AppendManyResponse([entry.id for entry in entries], entries[-1].id)
     change = Change(request.session_id, meta=meta, leaf=entries[-1].id, entries=tuple(entries))
     return Outcome(reply, change, tuple(emissions))
+
+
+def counted(meta: SessionMeta, more: int) -> int:
+    """The new count of messages; a raw write may have left one that has no room above it."""
+    return min(meta.message_count + more, 2**64 - 1)
 
 
 async def parent(view: View, session: Session, session_id: str, asked: str | None) -> str | None:
@@ -221,7 +234,9 @@ async def update_message(tools: Tools, request: UpdateMessageRequest) -> Outcome
         return Outcome(UpdateMessageResponse(updated=False, revision=entry.revision))
     message = edited(entry, request)
     now = tools.clock.now()
-    entry = msgspec.structs.replace(entry, body=encode(message), revision=entry.revision + 1)
+    if entry.revision == 2**64 - 1:
+        raise InvalidEntryKind(request.session_id, request.entry_id, "has the greatest revision that there is")
+    entry = msgspec.structs.replace(entry, body=await body(message), revision=entry.revision + 1)
     meta = msgspec.structs.replace(meta, updated_at=now)
     event = MessageUpdated(
         session_id=request.session_id,
@@ -232,12 +247,16 @@ async def update_message(tools: Tools, request: UpdateMessageRequest) -> Outcome
         timestamp=now,
     )
     change = Change(request.session_id, meta=meta, entries=(entry,))
-    return Outcome(UpdateMessageResponse(updated=True, revision=entry.revision), change, told(event, meta))
+    return Outcome(
+        UpdateMessageResponse(updated=True, revision=entry.revision),
+        change,
+        told(event, meta, await payload(event, entry.body)),
+    )
 
 
 def edited(entry: Entry, request: UpdateMessageRequest) -> Message:
     """The stored message with what the request replaces. Raises InvalidEntryKind or DetailsNotSupported."""
-    message = entry.message()
+    message = entry.outline()
     new: dict[str, Any] = {"content": request.content}
     if request.usage is not None:
         if not isinstance(message, AssistantMessage):

@@ -19,36 +19,65 @@ from session_manager.store import Change, Drop, Session, View
 
 log = structlog.get_logger("session_manager.stores")
 
+WAITING, WAITING_BYTES = 20_000, 512 << 20
+"""Most changes, and bytes of content, that may wait for the disk; callers of further ones are told to try again."""
+
+REMEMBERED_FAILURES = 1000
+"""Sessions whose failures are remembered one by one."""
+
 Apply = Callable[[Sequence[Change]], Awaitable[int]]
-"""Makes a batch durable, all or nothing, and returns the number of its first commit. Raises StorageError."""
+"""Makes a batch durable, all or nothing, and returns the number of its first commit. Raises StorageError when all of
+it failed, and Partly when it is known which changes did."""
+
+
+class Partly(Exception):
+    """A batch of which some changes became durable: per change, the number of its commit or why it failed. Of one
+    session, those behind a failed one have failed too."""
+
+    def __init__(self, outcomes: Sequence[int | StorageError]) -> None:
+        super().__init__("some changes of a batch failed")
+        self.outcomes = outcomes
 
 
 class _Queued(Struct, eq=False):
     change: Change
     done: asyncio.Future[int]
+    size: int
 
 
 class GroupCommit:
     """The changes on their way to disk.
 
     When a batch fails, everything behind it fails too, because it may have been decided on what is now lost; views
-    taken before the failure are worthless from then on (`epoch`).
+    taken before the failure are worthless from then on (`epoch`). A failure that concerns one session only does the
+    same to that session alone.
     """
 
     def __init__(self, apply: Apply, applied: Callable[[Sequence[Change]], None]) -> None:
         self._apply, self._applied = apply, applied
         self._queue: list[_Queued] = []
+        self._bytes = 0
         self._by_session: dict[str, list[_Queued]] = {}
         self._running: asyncio.Task[None] | None = None
         self.epoch = 0
+        """Grows with every failure."""
+        self._all_failed = 0
+        """The epoch of the last failure that concerned everything."""
+        self._failed: dict[str, int] = {}
+        """The epoch of the last failure that concerned one session."""
 
     def add(self, epoch: int, change: Change) -> asyncio.Future[int]:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        if epoch != self.epoch:
+        size = sum([len(entry.body) for entry in change.entries])
+        if self._is_lost(epoch, change.session_id):
             done.set_exception(lost())
             return done
-        queued = _Queued(change, done)
+        if len(self._queue) >= WAITING or (self._queue and self._bytes + size > WAITING_BYTES):
+            done.set_exception(StorageError("too many changes wait for the disk; try again"))
+            return done
+        queued = _Queued(change, done, size)
         self._queue.append(queued)
+        self._bytes += size
         self._by_session.setdefault(change.session_id, []).append(queued)
         if self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._run())
@@ -59,7 +88,7 @@ class GroupCommit:
         return [queued.change for queued in self._by_session.get(session_id, ())]
 
     async def settled(self, epoch: int, session_id: str) -> None:
-        if epoch != self.epoch:
+        if self._is_lost(epoch, session_id):
             raise lost()
         waiting = self._by_session.get(session_id)
         if waiting:
@@ -69,41 +98,79 @@ class GroupCommit:
         while self._running is not None:
             await asyncio.wait({self._running})
 
+    def _is_lost(self, epoch: int, session_id: str) -> bool:
+        return epoch < self._all_failed or epoch < self._failed.get(session_id, 0)
+
     async def _run(self) -> None:
         try:
             while self._queue:
-                batch, self._queue = self._queue, []
+                batch, self._queue, self._bytes = self._queue, [], 0
+                changes = [queued.change for queued in batch]
                 try:
-                    number = await self._apply([queued.change for queued in batch])
+                    number = await self._apply(changes)
+                except Partly as partly:
+                    self._settle(batch, partly.outcomes)
                 except StorageError as error:
                     self._fail(batch, error)
-                    continue
                 except Exception:
                     log.exception("a batch failed for a reason that no store should have")
                     self._fail(batch, StorageError("the change could not be stored"))
-                    continue
-                self._applied([queued.change for queued in batch])
-                for index, queued in enumerate(batch):
-                    self._forget(queued)
-                    if not queued.done.done():
-                        queued.done.set_result(number + index)
+                else:
+                    self._applied(changes)
+                    for index, queued in enumerate(batch, number):
+                        self._done(queued, index)
         finally:
             self._running = None
 
-    def _fail(self, batch: list[_Queued], error: StorageError) -> None:
-        self.epoch += 1
-        failed, self._queue = [*batch, *self._queue], []
-        self._by_session.clear()
-        for queued in failed:
-            if not queued.done.done():
-                queued.done.set_exception(error)
-                queued.done.exception()  # nobody may be waiting any more, which is no news
-
-    def _forget(self, queued: _Queued) -> None:
+    def _done(self, queued: _Queued, number: int) -> None:
         waiting = self._by_session[queued.change.session_id]
         waiting.remove(queued)
         if not waiting:
             del self._by_session[queued.change.session_id]
+        if not queued.done.done():
+            queued.done.set_result(number)
+
+    def _settle(self, batch: list[_Queued], outcomes: Sequence[int | StorageError]) -> None:
+        failed: dict[str, StorageError] = {}
+        kept: list[tuple[_Queued, int]] = []
+        for queued, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, StorageError):
+                failed.setdefault(queued.change.session_id, outcome)
+                _refuse(queued, outcome)
+            else:
+                kept.append((queued, outcome))
+        self._applied([queued.change for queued, _ in kept])
+        for queued, number in kept:
+            self._done(queued, number)
+        for session_id, error in failed.items():
+            self._fail_session(session_id, error)
+
+    def _fail_session(self, session_id: str, error: StorageError) -> None:
+        self.epoch += 1
+        if len(self._failed) >= REMEMBERED_FAILURES:
+            self._failed.clear()
+            self._all_failed = self.epoch
+        self._failed[session_id] = self.epoch
+        for queued in self._by_session.pop(session_id, ()):
+            _refuse(queued, error)
+        self._queue = [queued for queued in self._queue if queued.change.session_id != session_id]
+        self._bytes = sum(queued.size for queued in self._queue)
+
+    def _fail(self, batch: list[_Queued], error: StorageError) -> None:
+        self.epoch += 1
+        self._all_failed = self.epoch
+        self._failed.clear()
+        failed, self._queue, self._bytes = [*batch, *self._queue], [], 0
+        self._by_session.clear()
+        for queued in failed:
+            _refuse(queued, error)
+
+
+def _refuse(queued: _Queued, error: StorageError) -> None:
+    if not queued.done.done():
+        # An error of its own for each: they travel through different callers, which add to its traceback.
+        queued.done.set_exception(StorageError(error.why))
+        queued.done.exception()  # nobody may be waiting any more, which is no news
 
 
 def lost() -> StorageError:

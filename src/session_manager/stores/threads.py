@@ -12,6 +12,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
+from session_manager.errors import StorageError
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -19,18 +21,24 @@ T = TypeVar("T")
 class WorkThread:
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = SimpleQueue()
+        self._stopped = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """Runs the function on the thread. Cancelling the future does not stop it."""
+        """Runs the function on the thread. Cancelling the future does not stop it. After `stop` it fails with
+        StorageError, for nobody would ever run the function."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
+        if self._stopped:
+            future.set_exception(StorageError("the store is closed"))
+            return future
         self._jobs.put((lambda: function(*args, **kwargs), future))
         return future
 
     def stop(self) -> None:
         """Lets the thread end once all that was handed to it is done."""
+        self._stopped = True
         self._jobs.put(None)
 
     def _work(self) -> None:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import msgspec
 import structlog
 
 from session_manager.errors import BrokenPath, StorageError
 from session_manager.filters import matches
-from session_manager.model import Entry, Role, SessionMeta, decode_meta
+from session_manager.model import Entry, Role, SessionMeta
 from session_manager.store import Found, ListPage, ListQuery, Order, PathPage, PathQuery, Session
 from session_manager.stores.memory import take
+from session_manager.stores.sqlite import rows
+from session_manager.stores.sqlite.rows import ENTRY
 from session_manager.stores.sqlite.writer import digest
 from session_manager.tree import MISSING, chain
 
 log = structlog.get_logger("session_manager.sqlite")
-
-ENTRY = "id, parent_id, timestamp, role, body, revision, origin"
-"""The columns of an Entry, in its order."""
 
 RARE = 1000
 """A metadata filter that at most so many sessions match is answered from them; a commoner one from the sorted list."""
@@ -38,6 +36,7 @@ class _Segment(NamedTuple):
 class Reader:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
+        self._cursors: list[sqlite3.Cursor] = []
 
     @contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -45,36 +44,48 @@ class Reader:
         try:
             yield self._db
         finally:
-            self._db.execute("COMMIT")
+            # A cursor in the middle of its rows holds on to this state of the database, and an error that somebody
+            # keeps would keep the cursor: the next read would see the past.
+            for cursor in self._cursors:
+                cursor.close()
+            self._cursors.clear()
+            if self._db.in_transaction:
+                self._db.execute("COMMIT")
+
+    def _rows(self, statement: str, parameters: Sequence[Any]) -> Iterator[Any]:
+        """Rows one by one, until the snapshot ends."""
+        cursor = self._db.execute(statement, parameters)
+        self._cursors.append(cursor)
+        return cursor
 
     def session(self, session_id: str) -> Session:
-        row = self._db.execute("SELECT meta, leaf FROM session WHERE id = ?", (session_id,)).fetchone()
-        return Session() if row is None else Session(_meta(session_id, row[0]), row[1])
+        row = self._db.execute("SELECT meta, sum, leaf FROM session WHERE id = ?", (session_id,)).fetchone()
+        return Session() if row is None else Session(rows.meta(session_id, row[0], row[1]), row[2])
 
     def entry(self, session_id: str, entry_id: str) -> Entry | None:
         row = self._db.execute(
             f"SELECT {ENTRY} FROM entry WHERE session = (SELECT num FROM session WHERE id = ?) AND id = ?",  # noqa: S608
             (session_id, entry_id),
         ).fetchone()
-        return None if row is None else Entry(*row)
+        return None if row is None else rows.entry(session_id, row)
 
     def entries(self, session_id: str) -> list[Entry]:
-        rows = self._db.execute(
+        found = self._db.execute(
             f"SELECT {ENTRY} FROM entry WHERE session = (SELECT num FROM session WHERE id = ?) ORDER BY id",  # noqa: S608
             (session_id,),
-        )
-        return [Entry(*row) for row in rows]
+        ).fetchall()
+        return [rows.entry(session_id, row) for row in found]
 
     def metas(self) -> list[SessionMeta]:
-        rows = self._db.execute("SELECT id, meta FROM session WHERE meta IS NOT NULL ORDER BY id")
-        return [meta for id_, stored in rows if (meta := _readable(id_, stored)) is not None]
+        found = self._db.execute("SELECT id, meta, sum FROM session WHERE meta IS NOT NULL ORDER BY id").fetchall()
+        return [meta for row in found if (meta := _readable(*row)) is not None]
 
     # --- paths ---
 
     def path(self, query: PathQuery) -> PathPage:
         with self._snapshot() as db:
-            row = db.execute("SELECT num, meta, leaf FROM session WHERE id = ?", (query.session_id,)).fetchone()
-            meta = None if row is None else _meta(query.session_id, row[1])
+            row = db.execute("SELECT num, meta, leaf, sum FROM session WHERE id = ?", (query.session_id,)).fetchone()
+            meta = None if row is None else rows.meta(query.session_id, row[1], row[3])
             if meta is None:
                 return PathPage(Found.NO_SESSION)
             num, leaf = row[0], row[2] if query.leaf is None else query.leaf
@@ -106,10 +117,10 @@ class Reader:
                 return PathPage(Found.NOT_SHOWN, meta)
             start = after[1] + 1
         limit = None if query.limit is None else query.limit + 1
-        rows = self._stretch(num, segments, start, query)
-        page = take(((entry, len(entry.body)) for entry in rows), limit, query.max_bytes)
+        found = self._stretch(num, segments, start, query)
+        page = take(((entry, len(entry.body)) for entry in found), limit, query.max_bytes)
         full = limit is not None and len(page) == limit
-        more = full or next(rows, None) is not None
+        more = full or next(found, None) is not None
         if full:
             page.pop()
         return PathPage(Found.PATH, meta, tuple(page), more)
@@ -130,28 +141,52 @@ class Reader:
         return segments
 
     def _stretch(self, num: int, segments: list[_Segment], start: int, query: PathQuery) -> Iterator[Entry]:
-        """The shown entries from position `start` on, checked to hang together."""
+        """The shown entries from position `start` on. Each is checked to hang on the entry placed before it, and none
+        to be missing between two of them, or behind the last."""
         shown, roles = _shown(query)
         before: tuple[int, str] | None = None
         for segment in segments:
             if segment.last < start:
                 continue
             expected = max(segment.first, start)
-            rows = self._db.execute(
+            found = self._rows(
                 f"SELECT pos, {ENTRY} FROM entry WHERE session = ? AND branch = ? AND pos BETWEEN ? AND ?"  # noqa: S608 # fixed texts
                 f" AND branch IS NOT NULL {shown} ORDER BY pos",
                 (num, segment.branch, expected, segment.last, *roles),
             )
-            for pos, *columns in rows:
-                entry = Entry(*columns)
-                if (not shown and pos != expected) or (
-                    before is not None and before[0] == pos - 1 and entry.parent_id != before[1]
-                ):
-                    raise BrokenPath(query.session_id, entry.id, "an entry before it is missing")
+            for pos, *columns in found:
+                entry = rows.entry(query.session_id, columns)
+                if before is None or before[0] != pos - 1:
+                    if pos > expected:
+                        self._check_whole(num, segment, expected, pos - 1, query)
+                    before = self._at(num, segments, pos - 1)
+                if entry.parent_id != (before[1] if before else None):
+                    raise BrokenPath(query.session_id, entry.id, "it does not hang on the entry before it")
                 before, expected = (pos, entry.id), pos + 1
                 yield entry
-            if not shown and expected <= segment.last:
-                raise BrokenPath(query.session_id, before[1] if before else "", "an entry behind it is missing")
+            if expected <= segment.last:
+                self._check_whole(num, segment, expected, segment.last, query)
+
+    def _check_whole(self, num: int, segment: _Segment, first: int, last: int, query: PathQuery) -> None:
+        """That there is an entry at every position, shown or not; an index tells."""
+        count = self._db.execute(
+            "SELECT count(*) FROM entry WHERE session = ? AND branch = ? AND pos BETWEEN ? AND ?"
+            " AND branch IS NOT NULL",
+            (num, segment.branch, first, last),
+        ).fetchone()[0]
+        if count != last - first + 1:
+            raise BrokenPath(query.session_id, query.leaf or "", f"an entry between {first} and {last} is missing")
+
+    def _at(self, num: int, segments: list[_Segment], pos: int) -> tuple[int, str] | None:
+        """The entry at a position of the path; None before the root, or where it is missing."""
+        for segment in segments:
+            if segment.first <= pos <= segment.last:
+                row = self._db.execute(
+                    "SELECT id FROM entry WHERE session = ? AND branch = ? AND pos = ? AND branch IS NOT NULL",
+                    (num, segment.branch, pos),
+                ).fetchone()
+                return None if row is None else (pos, row[0])
+        return None
 
     def _walk(self, num: int, leaf: str, query: PathQuery, meta: SessionMeta) -> PathPage:
         """A path that the index does not know: from link to link."""
@@ -168,11 +203,11 @@ class Reader:
             if query.after not in shown:
                 return PathPage(Found.NOT_SHOWN, meta)
             start = shown.index(query.after) + 1
-        rows = (
-            Entry(*self._db.execute(f"SELECT {ENTRY} FROM entry WHERE session = ? AND id = ?", (num, id_)).fetchone())  # noqa: S608
-            for id_ in shown[start:]
+        statement = f"SELECT {ENTRY} FROM entry WHERE session = ? AND id = ?"  # noqa: S608 # fixed texts
+        found = (
+            rows.entry(query.session_id, self._db.execute(statement, (num, id_)).fetchone()) for id_ in shown[start:]
         )
-        page = take(((entry, len(entry.body)) for entry in rows), query.limit, query.max_bytes)
+        page = take(((entry, len(entry.body)) for entry in found), query.limit, query.max_bytes)
         return PathPage(Found.PATH, meta, tuple(page), start + len(page) < len(shown))
 
     # --- lists ---
@@ -180,27 +215,18 @@ class Reader:
     def sessions(self, query: ListQuery) -> ListPage:
         with self._snapshot():
             rare = self._rare(query)
-            rows = self._sorted(query) if rare is None else self._among(rare, query)
-            limit = query.limit + 1
-            page = take(
-                (
-                    (meta, len(stored))
-                    for id_, stored in rows
-                    if (meta := _readable(id_, stored)) is not None and matches(query.metadata, meta.metadata)
-                ),
-                limit,
-                query.max_bytes,
+            found = self._sorted(query) if rare is None else self._among(rare, query)
+            shown = (
+                (meta, len(stored))
+                for id_, stored, sum_ in found
+                if (meta := _readable(id_, stored, sum_)) is not None and matches(query.metadata, meta.metadata)
             )
+            limit = query.limit + 1
+            page = take(shown, limit, query.max_bytes)
             full = len(page) == limit
             if full:
                 page.pop()
-            return ListPage(tuple(page), full or (len(page) > 0 and self._goes_on(rows, query)))
-
-    def _goes_on(self, rows: Iterator[tuple[str, bytes]], query: ListQuery) -> bool:
-        return any(
-            (meta := _readable(id_, stored)) is not None and matches(query.metadata, meta.metadata)
-            for id_, stored in rows
-        )
+            return ListPage(tuple(page), full or (len(page) > 0 and next(shown, None) is not None))
 
     def _rare(self, query: ListQuery) -> bytes | None:
         """The digest of the label that fewest sessions have, if few enough."""
@@ -214,27 +240,23 @@ class Reader:
                 rarest = (count, label)
         return rarest[1] if rarest is not None and rarest[0] <= RARE else None
 
-    def _sorted(self, query: ListQuery) -> Iterator[tuple[str, bytes]]:
+    def _sorted(self, query: ListQuery) -> Iterator[Any]:
         """Rows in order, from an index that has that order."""
         where, parameters = _list_terms(query)
         labels = [digest(key, value) for key, value in (query.metadata or {}).items()]
         where += ["EXISTS (SELECT 1 FROM label WHERE label.digest = ? AND label.session = session.num)" for _ in labels]
-        return iter(
-            self._db.execute(
-                f"SELECT id, meta FROM session WHERE {' AND '.join(where)} ORDER BY {_order(query.order)}",  # noqa: S608 # fixed texts
-                (*parameters, *labels),
-            )
+        return self._rows(
+            f"SELECT id, meta, sum FROM session WHERE {' AND '.join(where)} ORDER BY {_order(query.order)}",  # noqa: S608 # fixed texts
+            (*parameters, *labels),
         )
 
-    def _among(self, label: bytes, query: ListQuery) -> Iterator[tuple[str, bytes]]:
+    def _among(self, label: bytes, query: ListQuery) -> Iterator[Any]:
         """Rows in order, sorted from those that have a rare label."""
         where, parameters = _list_terms(query)
-        return iter(
-            self._db.execute(
-                "SELECT id, meta FROM label CROSS JOIN session ON session.num = label.session"  # noqa: S608 # fixed texts
-                f" WHERE label.digest = ? AND {' AND '.join(where)} ORDER BY {_order(query.order)}",
-                (label, *parameters),
-            )
+        return self._rows(
+            "SELECT id, meta, sum FROM label CROSS JOIN session ON session.num = label.session"  # noqa: S608 # fixed texts
+            f" WHERE label.digest = ? AND {' AND '.join(where)} ORDER BY {_order(query.order)}",
+            (label, *parameters),
         )
 
 
@@ -268,19 +290,10 @@ def _order(order: Order) -> str:
     return f"{_key(order)} {direction}, id {direction}"
 
 
-def _meta(session_id: str, stored: bytes | None) -> SessionMeta | None:
-    if stored is None:
-        return None
+def _readable(session_id: str, stored: bytes, sum_: int | None) -> SessionMeta | None:
+    """A record for a list, which leaves out one that is damaged rather than fail for all the others."""
     try:
-        return decode_meta(stored)
-    except msgspec.MsgspecError:
-        raise StorageError(f"the record of session {session_id!r} cannot be read") from None
-
-
-def _readable(session_id: str, stored: bytes) -> SessionMeta | None:
-    """A record for a list, which leaves out one that cannot be read rather than fail for all the others."""
-    try:
-        return _meta(session_id, stored)
+        return rows.meta(session_id, stored, sum_)
     except StorageError:
-        log.warning("session record left out of a list: it cannot be read", session_id=session_id)
+        log.warning("session record left out of a list: it is damaged", session_id=session_id)
         return None

@@ -16,12 +16,13 @@ STEPS: tuple[str, ...] = (
     INSERT INTO sequence VALUES (0);
 
     -- One row per session id that has a record, a leaf or entries. `meta` is the record as JSON, NULL when there is
-    -- none; the columns behind it repeat what lists sort and filter by.
+    -- none, and `sum` its checksum; the columns behind it repeat what lists sort and filter by.
     CREATE TABLE session (
         num        INTEGER PRIMARY KEY,
         id         TEXT NOT NULL UNIQUE,
         leaf       TEXT,
         meta       BLOB,
+        sum        INTEGER,
         status     TEXT,
         created_at INTEGER,
         updated_at INTEGER,
@@ -42,7 +43,8 @@ STEPS: tuple[str, ...] = (
 
     -- `parent_id` is the chain, and the truth. `branch` and `pos` are an index of it: `pos` is the distance to the
     -- root, and a branch holds consecutive positions. They are NULL where the chain did not lead to a root when the
-    -- entry was written; such entries are found by walking.
+    -- entry was written; such entries are found by walking. `revision` is an unsigned 64-bit number kept as a signed
+    -- one. `sum` is a checksum of what the row holds: SQLite has none on its pages, so a torn one could go unnoticed.
     CREATE TABLE entry (
         num       INTEGER PRIMARY KEY,
         session   INTEGER NOT NULL,
@@ -53,6 +55,7 @@ STEPS: tuple[str, ...] = (
         body      BLOB NOT NULL,
         revision  INTEGER NOT NULL,
         origin    BLOB,
+        sum       INTEGER NOT NULL,
         branch    INTEGER,
         pos       INTEGER,
         seq       INTEGER NOT NULL,

@@ -6,7 +6,11 @@ The file belongs to one process at a time, so what this process remembers of it 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sqlite3
+import threading
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -18,9 +22,10 @@ from session_manager.errors import StorageError
 from session_manager.model import Entry, SessionMeta
 from session_manager.store import Change, Drop, ListPage, ListQuery, PathPage, PathQuery, Session, View
 from session_manager.stores.holder import Holder
-from session_manager.stores.pending import Ahead, GroupCommit
+from session_manager.stores.pending import Ahead, GroupCommit, Partly
 from session_manager.stores.sqlite import files
 from session_manager.stores.sqlite.reader import Reader
+from session_manager.stores.sqlite.schema import VERSION
 from session_manager.stores.sqlite.writer import Writer
 from session_manager.stores.threads import WorkThread
 
@@ -35,6 +40,15 @@ REMEMBERED = 4096
 WHOLE = 1000
 """A path query without a limit, or with a longer one, goes to the thread for long reads."""
 
+LOG_BYTES = 64 << 20
+"""When the log has grown beyond this, because readers always held on to some of it, commits wait for them."""
+
+LOG_PAUSE = 5.0
+"""Seconds between two attempts at that."""
+
+IDLE = 2.0
+"""Seconds without a change after which the log is emptied."""
+
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
 
 
@@ -44,7 +58,14 @@ class SqliteStore:
     pipelines = True
 
     def __init__(self, path: Path, synchronous: Synchronous = "FULL") -> None:
+        path = path.resolve()  # one lock for one file, whatever link leads to it
         self._path, self._synchronous = path, synchronous
+        self._log_path = files.log_of(path)
+        self._mark = files.Mark(path)
+        self._opened: tuple[files.Identity, files.Identity] | None = None
+        """Which files the writing connection has open."""
+        self._last_change = self._last_pressed = 0.0
+        self._idle_check: asyncio.TimerHandle | None = None
         self._holder = Holder(path.with_name(path.name + ".lock"), "database")
         self._writes = WorkThread("session-manager-writes")
         self._short_reads = _Reads(path, synchronous, "session-manager-reads")
@@ -63,24 +84,34 @@ class SqliteStore:
         self._open = True
 
     def _acquire(self) -> None:
-        files.prepare(self._path)
+        files.prepare_directory(self._path.parent)
         self._holder.acquire()
         try:
-            version = files.version_of(self._path)
+            files.prepare(self._path)
             self._connect()
-            assert self._writing is not None
-            files.migrate(self._writing, version)
-            self._writer = Writer(self._writing)
         except BaseException:
             self._disconnect()
             self._holder.release()
             raise
 
-    def _connect(self) -> None:
+    def _connect(self) -> Writer:
+        """Opens the file that is there, and brings it up to date."""
+        version = files.version_of(self._path)
         self._writing = files.connect(self._path, self._synchronous)
+        files.migrate(self._writing, version)
+        acknowledged = self._mark.read()
+        writer = self._writer = Writer(self._writing, acknowledged)
+        self._opened = files.identity(self._path), files.identity(self._log_path)
+        if writer.stored < acknowledged:
+            log.error(
+                "the database is behind what was acknowledged: its log was cut, or an older copy was put in its place",
+                acknowledged=acknowledged,
+                stored=writer.stored,
+            )
+        return writer
 
     def _disconnect(self) -> None:
-        self._writer = None
+        self._writer = self._opened = None
         if self._writing is not None:
             self._writing.close()
             self._writing = None
@@ -90,9 +121,12 @@ class SqliteStore:
             return
         self._open = False
         await self._commits.drained()
+        if self._idle_check is not None:
+            self._idle_check.cancel()
         await self._short_reads.close()
         await self._long_reads.close()
         await self._writes.run(self._disconnect)
+        self._mark.close()
         self._holder.release()
         self._writes.stop()
 
@@ -110,20 +144,101 @@ class SqliteStore:
         return self._commits.settled(view.epoch, session_id)
 
     async def _apply(self, batch: Sequence[Change]) -> int:
-        return await self._writes.run(_translated, self._write, batch)
-
-    def _write(self, batch: Sequence[Change]) -> int:
-        if self._writer is None:
-            self._connect()
-            assert self._writing is not None
-            self._writer = Writer(self._writing)
         try:
-            return self._writer.apply(batch)
-        except (sqlite3.Error, OSError):
-            self._disconnect()  # a connection that met a failing disk is not trusted again
+            return await self._writes.run(_translated, self._write, batch)
+        except BaseException:
+            # Whether a commit that failed is on the disk is found out by whoever reads next.
+            self._remembered.clear()
+            self._evicted += 1
             raise
 
+    def _write(self, batch: Sequence[Change]) -> int:
+        writer = self._writer or self._connect()
+        try:
+            self._check_there()
+            first = writer.apply(batch)
+        except (sqlite3.OperationalError, OSError, StorageError):
+            self._disconnect()  # a connection that met a failing disk is not trusted again
+            raise
+        except Exception as error:
+            return self._write_apart(writer, batch, error)
+        self._mark.set(first + len(batch) - 1)
+        return first
+
+    def _write_apart(self, writer: Writer, batch: Sequence[Change], error: Exception) -> int:
+        """What one session's change or damaged rows did to a batch must not concern the others."""
+        log.warning("a batch failed, and is tried session by session", error=f"{type(error).__name__}: {error}")
+        by_session: dict[str, list[int]] = {}
+        for index, change in enumerate(batch):
+            by_session.setdefault(change.session_id, []).append(index)
+        outcomes: dict[int, int | StorageError] = {}
+        for indexes in by_session.values():
+            failure: StorageError | None = None
+            number = 0
+            try:
+                number = writer.apply([batch[index] for index in indexes])
+            except (sqlite3.OperationalError, OSError):
+                self._disconnect()
+                raise
+            except sqlite3.Error as reason:
+                failure = _storage_error(reason)
+            except Exception as reason:
+                log.error("a change could not be stored", error=f"{type(reason).__name__}: {reason}")
+                failure = StorageError("the change could not be stored")
+            for offset, index in enumerate(indexes):
+                outcomes[index] = failure or number + offset
+        self._mark.set(max((outcome for outcome in outcomes.values() if isinstance(outcome, int)), default=0))
+        raise Partly([outcomes[index] for index in range(len(batch))])
+
+    def _check_there(self) -> None:
+        """That the files are still those that are open: what is written to removed ones is lost. And that the log does
+        not grow without end."""
+        try:
+            file, log_file = os.stat(self._path), os.stat(self._log_path)
+        except FileNotFoundError:
+            self._let_go()
+            raise files.gone() from None
+        if self._opened != ((file.st_dev, file.st_ino), (log_file.st_dev, log_file.st_ino)):
+            self._let_go()
+            raise files.gone()
+        if log_file.st_size > LOG_BYTES and time.monotonic() - self._last_pressed > LOG_PAUSE:
+            self._last_pressed = time.monotonic()
+            self._empty_log()
+
+    def _let_go(self) -> None:
+        """Closes every connection, so that the next ones meet what is there then. What the log still holds is first
+        brought into the database file, in case only the log was removed."""
+        with contextlib.suppress(sqlite3.Error):
+            self._empty_log()
+        self._short_reads.let_go()
+        self._long_reads.let_go()
+        self._disconnect()
+
+    def _empty_log(self) -> None:
+        """Waits a moment for those who read from the log, and truncates it."""
+        if self._writing is None:
+            return
+        self._writing.execute("PRAGMA busy_timeout = 200")
+        try:
+            self._writing.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            self._writing.execute(f"PRAGMA busy_timeout = {files.BUSY_MS}")
+
+    def _tidy_when_idle(self) -> None:
+        self._idle_check = None
+        loop = asyncio.get_running_loop()
+        rest = self._last_change + IDLE - loop.time()
+        if rest > 0:
+            self._idle_check = loop.call_later(rest, self._tidy_when_idle)
+        elif self._open:
+            emptied = self._writes.run(_translated, self._empty_log)
+            emptied.add_done_callback(lambda done: done.exception())  # a failure is in the log, and met again by writes
+
     def _applied(self, batch: Sequence[Change]) -> None:
+        loop = asyncio.get_running_loop()
+        self._last_change = loop.time()
+        if self._idle_check is None:
+            self._idle_check = loop.call_later(IDLE, self._tidy_when_idle)
         for change in batch:
             before = self._remembered.get(change.session_id)
             meta = change.meta
@@ -138,6 +253,8 @@ class SqliteStore:
             )
             if whole:
                 self._remember(change.session_id, Session(meta, leaf))
+            else:
+                self._evicted += 1  # a read that began before the change must not be remembered
 
     def _remember(self, session_id: str, session: Session) -> None:
         self._remembered[session_id] = session
@@ -181,23 +298,46 @@ class _Reads:
     """A thread with a connection of its own, opened when first needed and again after a failure."""
 
     def __init__(self, path: Path, synchronous: str, name: str) -> None:
+        path = path.resolve()  # one lock for one file, whatever link leads to it
         self._path, self._synchronous = path, synchronous
+        self._log_path = files.log_of(path)
+        self._mark = files.Mark(path)
+        self._opened: tuple[files.Identity, files.Identity] | None = None
+        """Which files the writing connection has open."""
+        self._last_change = self._last_pressed = 0.0
+        self._idle_check: asyncio.TimerHandle | None = None
         self._thread = WorkThread(name)
         self._connection: sqlite3.Connection | None = None
         self._reader: Reader | None = None
+        self._identity: files.Identity | None = None
+        self._reading = threading.Lock()
 
     def run(self, read: Callable[Concatenate[Reader, P], T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         return self._thread.run(lambda: _translated(self._read, lambda reader: read(reader, *args, **kwargs)))
 
     def _read(self, read: Callable[[Reader], T]) -> T:
-        if self._reader is None:
-            self._connection = files.connect(self._path, self._synchronous)
-            self._reader = Reader(self._connection)
-        try:
-            return read(self._reader)
-        except (sqlite3.Error, OSError):
+        with self._reading:
+            try:
+                if self._reader is not None and files.identity(self._path) != self._identity:
+                    self._close()
+                    raise files.gone()
+                return read(self._reader or self._connect())
+            except (sqlite3.Error, OSError):
+                self._close()
+                raise
+
+    def let_go(self) -> None:
+        """Closes the connection once the read that is running is done. From any thread."""
+        with self._reading:
             self._close()
-            raise
+
+    def _connect(self) -> Reader:
+        if files.version_of(self._path) != VERSION:
+            raise files.gone()
+        self._connection = files.connect(self._path, self._synchronous)
+        self._identity = files.identity(self._path)
+        self._reader = Reader(self._connection)
+        return self._reader
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -205,7 +345,7 @@ class _Reads:
         self._connection = self._reader = None
 
     async def close(self) -> None:
-        await self._thread.run(self._close)
+        await self._thread.run(self.let_go)
         self._thread.stop()
 
 
@@ -214,6 +354,10 @@ def _translated(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     try:
         return function(*args, **kwargs)
     except (sqlite3.Error, OSError) as error:
-        kind = getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None) or type(error).__name__
-        log.warning("the database failed", kind=kind, error=str(error))
-        raise StorageError(f"the database failed ({kind})") from error
+        raise _storage_error(error) from error
+
+
+def _storage_error(error: sqlite3.Error | OSError) -> StorageError:
+    kind = getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None) or type(error).__name__
+    log.warning("the database failed", kind=kind, error=str(error))
+    return StorageError(f"the database failed ({kind})")

@@ -10,8 +10,9 @@ from typing import Any
 from msgspec import Struct
 
 from session_manager.filters import canonical
-from session_manager.model import Entry, JsonObject, SessionMeta, decode_meta, encode
+from session_manager.model import Entry, JsonObject, SessionMeta, encode
 from session_manager.store import Change, Drop
+from session_manager.stores.sqlite import rows
 
 KNOWN = 10_000
 """Sessions whose row the writer remembers."""
@@ -21,6 +22,8 @@ CHUNK = 500
 
 Place = tuple[int | None, int | None]
 """Branch and position; (None, None) where the chain does not lead to a root."""
+
+UNREAD = object()
 
 UNPLACED: Place = (None, None)
 
@@ -37,13 +40,17 @@ def digests(metadata: JsonObject | None) -> frozenset[bytes]:
 class _Known:
     """What the writer knows of a session's rows: a cache, dropped whenever a transaction fails."""
 
-    __slots__ = ("branches", "labels", "last", "leaf", "meta", "metadata", "num", "tips")
+    __slots__ = ("branches", "labels", "last", "leaf", "meta", "metadata", "num", "recorded", "tips")
 
     def __init__(self, num: int) -> None:
         self.num = num
         self.leaf: str | None = None
+        self.recorded = False
+        """Whether there is a record; what it says is not looked at, for it may be damaged."""
         self.meta: SessionMeta | None = None
-        self.metadata: JsonObject | None = None
+        """The record, if this transaction puts one."""
+        self.metadata: JsonObject | object | None = UNREAD
+        """Of the record put last; its labels need no second look."""
         self.labels: frozenset[bytes] = frozenset()
         self.branches = 0
         self.tips: dict[int, int] = {}
@@ -60,30 +67,32 @@ class _Row(Struct):
 
 
 class Writer:
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, at_least: int = 0) -> None:
+        """Numbers go on behind `at_least`, whatever the database says."""
         self._db = connection
         self._known: dict[str, _Known] = {}
         self._staged: dict[tuple[int, str], _Row] = {}
         self._touched: dict[str, tuple[_Known, int]] = {}
-        self._sequence: int = connection.execute("SELECT last FROM sequence").fetchone()[0]
+        self.stored: int = connection.execute("SELECT last FROM sequence").fetchone()[0]
+        """The number of the last commit that the database knows of."""
+        self._sequence = max(self.stored, at_least)
 
     def apply(self, batch: Sequence[Change]) -> int:
         """Makes the batch durable in one transaction and returns the number of its first commit."""
+        first: int = self._sequence + 1
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            first = self._sequence + 1
             for seq, change in enumerate(batch, first):
                 self._change(change, seq)
             self._flush()
-            self._sequence += len(batch)
-            self._db.execute("UPDATE sequence SET last = ?", (self._sequence,))
+            self._db.execute("UPDATE sequence SET last = ?", (first + len(batch) - 1,))
             self._db.execute("COMMIT")
         except BaseException:
             self._forget_all()
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            self._sequence = self._db.execute("SELECT last FROM sequence").fetchone()[0]
             raise
+        self._sequence += len(batch)
         if len(self._known) > KNOWN:
             self._known.clear()
         return first
@@ -102,14 +111,14 @@ class Writer:
         if change.leaf is not None:
             known.leaf = change.leaf
         if change.meta is not None:
-            known.meta = change.meta
+            known.meta, known.recorded = change.meta, True
         self._touched[change.session_id] = (known, seq)
 
     def _session(self, session_id: str, seq: int) -> _Known:
         known = self._known.get(session_id)
         if known is not None:
             return known
-        row = self._db.execute("SELECT num, leaf, meta FROM session WHERE id = ?", (session_id,)).fetchone()
+        row = self._db.execute("SELECT num, leaf, meta IS NOT NULL FROM session WHERE id = ?", (session_id,)).fetchone()
         if row is None:
             num = self._db.execute("INSERT INTO session (id, seq) VALUES (?, ?)", (session_id, seq)).lastrowid
             assert num is not None
@@ -117,8 +126,7 @@ class Writer:
         else:
             known = _Known(row[0])
             known.leaf = row[1]
-            known.meta = None if row[2] is None else decode_meta(row[2])
-            known.metadata = known.meta.metadata if known.meta else None
+            known.recorded = bool(row[2])
             known.labels = frozenset(
                 digest for (digest,) in self._db.execute("SELECT digest FROM label WHERE session = ?", (known.num,))
             )
@@ -137,8 +145,14 @@ class Writer:
             known.tips.clear()
         if Drop.LEAF in drops:
             known.leaf = None
-        if Drop.META in drops:
-            known.meta = None
+        if Drop.META in drops and known.recorded:
+            known.meta, known.recorded = None, False
+            self._db.execute(
+                "UPDATE session SET meta = NULL, sum = NULL, status = NULL, created_at = NULL, updated_at = NULL"
+                " WHERE num = ?",
+                (known.num,),
+            )
+            self._label(known, None)
 
     # --- entries ---
 
@@ -178,20 +192,11 @@ class Writer:
         return found
 
     def _replace(self, known: _Known, entry: Entry, seq: int) -> None:
+        id_, *values = rows.columns(entry)
         self._db.execute(
-            "UPDATE entry SET parent_id = ?, timestamp = ?, role = ?, body = ?, revision = ?, origin = ?, seq = ?"
-            " WHERE session = ? AND id = ?",
-            (
-                entry.parent_id,
-                entry.timestamp,
-                entry.role,
-                entry.body,
-                entry.revision,
-                entry.origin,
-                seq,
-                known.num,
-                entry.id,
-            ),
+            "UPDATE entry SET parent_id = ?, timestamp = ?, role = ?, body = ?, revision = ?, origin = ?, sum = ?,"
+            " seq = ? WHERE session = ? AND id = ?",
+            (*values, seq, known.num, id_),
         )
 
     def _unplace(self, known: _Known) -> None:
@@ -249,8 +254,8 @@ class Writer:
     def _insert_staged(self) -> None:
         if self._staged:
             self._db.executemany(
-                "INSERT INTO entry (session, id, parent_id, timestamp, role, body, revision, origin, branch, pos, seq)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO entry (session, {rows.ENTRY}, branch, pos, seq)"  # noqa: S608 # fixed texts
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 _rows(self._staged),
             )
             self._staged.clear()
@@ -259,19 +264,19 @@ class Writer:
         self._insert_staged()
         for session_id, (known, seq) in self._touched.items():
             meta = known.meta
-            if meta is None and known.leaf is None and not self._has_entries(known):
+            if meta is not None:
+                self._db.execute(
+                    "UPDATE session SET leaf = ?, meta = ?, sum = ?, status = ?, created_at = ?, updated_at = ?,"
+                    " seq = ? WHERE num = ?",
+                    (known.leaf, *rows.meta_columns(encode(meta), meta), seq, known.num),
+                )
+                self._label(known, meta.metadata)
+                known.meta = None
+            elif known.recorded or known.leaf is not None or self._has_entries(known):
+                self._db.execute("UPDATE session SET leaf = ?, seq = ? WHERE num = ?", (known.leaf, seq, known.num))
+            else:
                 self._db.execute("DELETE FROM session WHERE num = ?", (known.num,))
-                self._label(known, None)
                 del self._known[session_id]
-                continue
-            self._db.execute(
-                "UPDATE session SET leaf = ?, meta = ?, status = ?, created_at = ?, updated_at = ?, seq = ?"
-                " WHERE num = ?",
-                (known.leaf, None, None, None, None, seq, known.num)
-                if meta is None
-                else (known.leaf, encode(meta), meta.status, meta.created_at, meta.updated_at, seq, known.num),
-            )
-            self._label(known, None if meta is None else meta.metadata)
         self._touched.clear()
 
     def _has_entries(self, known: _Known) -> bool:
@@ -290,17 +295,5 @@ class Writer:
 
 
 def _rows(staged: dict[tuple[int, str], _Row]) -> Iterable[tuple[Any, ...]]:
-    for (session, id_), row in staged.items():
-        entry = row.entry
-        yield (
-            session,
-            id_,
-            entry.parent_id,
-            entry.timestamp,
-            entry.role,
-            entry.body,
-            entry.revision,
-            entry.origin,
-            *row.place,
-            row.seq,
-        )
+    for (session, _), row in staged.items():
+        yield (session, *rows.columns(row.entry), *row.place, row.seq)

@@ -1,0 +1,70 @@
+"""Rows and what they stand for. A row that does not hold what was once written is refused, not served."""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+import msgspec
+
+from session_manager.errors import StorageError
+from session_manager.model import Entry, SessionMeta, decode_meta
+
+ENTRY = "id, parent_id, timestamp, role, body, revision, origin, sum"
+"""The columns of an Entry, in its order, and their checksum."""
+
+_ROLES = {None: 0, "user": 1, "assistant": 2, "function_result": 3, "custom": 4}
+
+Columns = tuple[str, str | None, int, str | None, bytes, int, bytes | None, int]
+
+
+def columns(entry: Entry) -> Columns:
+    """What ENTRY names, of one entry."""
+    revision = entry.revision if entry.revision < 2**63 else entry.revision - 2**64
+    return (
+        entry.id,
+        entry.parent_id,
+        entry.timestamp,
+        entry.role,
+        entry.body,
+        revision,
+        entry.origin,
+        checksum(entry.timestamp, entry.role, entry.body, revision, entry.origin),
+    )
+
+
+def checksum(timestamp: int, role: str | None, body: bytes, revision: int, origin: bytes | None) -> int:
+    """Of what no other row vouches for; ids are checked by the links between entries."""
+    seed = (timestamp * 31 + revision * 7 + _ROLES[role]) & 0xFFFFFFFF
+    if origin is not None:
+        seed = crc32(origin, seed)
+    return crc32(body, seed)
+
+
+def entry(session_id: str, row: Any) -> Entry:
+    """The entry in a row of ENTRY. Raises StorageError when the row is damaged."""
+    id_, parent_id, timestamp, role, body, revision, origin, stored = row
+    try:
+        sound = checksum(timestamp, role, body, revision, origin) == stored
+    except (TypeError, KeyError):  # a value of a type or a role that was never written
+        sound = False
+    if not sound or type(id_) is not str:
+        raise StorageError(f"entry {id_!r} of session {session_id!r} is damaged")
+    return Entry(id_, parent_id, timestamp, role, body, revision if revision >= 0 else revision + 2**64, origin)
+
+
+def meta_columns(stored: bytes, meta: SessionMeta) -> tuple[bytes, int, str, int, int]:
+    """`meta, sum, status, created_at, updated_at` of a record."""
+    return stored, crc32(stored), meta.status, meta.created_at, meta.updated_at
+
+
+def meta(session_id: str, stored: bytes | None, sum_: int | None) -> SessionMeta | None:
+    """The record in a row. Raises StorageError when it is damaged."""
+    if stored is None:
+        return None
+    try:
+        if crc32(stored) == sum_:
+            return decode_meta(stored)
+    except (TypeError, msgspec.MsgspecError):
+        pass
+    raise StorageError(f"the record of session {session_id!r} is damaged")
