@@ -48,8 +48,17 @@ def configure(level: str = "info", file: Path | None = None) -> None:
     # The SDK logs frames at DEBUG, payloads included, and its own deprecations once per process.
     for name in ("iii", "websockets", "asyncio"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
-    logging.getLogger("iii.iii").addFilter(lambda record: "deprecated" not in record.getMessage())
+    logging.getLogger("iii.iii").addFilter(_worth_telling)
     warnings.filterwarnings("ignore", message=".*register_trigger.*", category=DeprecationWarning)
+
+
+def _worth_telling(record: logging.LogRecord) -> bool:
+    """Without the SDK's own deprecations; a refused binding is the binder's mistake and one line here."""
+    message = record.getMessage()
+    if message.startswith("Error registering trigger") and record.exc_info:
+        record.msg, record.args = f"binding refused: {record.exc_info[1]}", None
+        record.exc_info, record.levelno, record.levelname = None, logging.WARNING, "WARNING"
+    return "deprecated" not in message
 
 
 def _file_handler(file: Path) -> logging.Handler:
