@@ -48,6 +48,10 @@ INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 STEP = 8_000
 """Values looked at in one go: some milliseconds."""
 
+HEAVY_STEPS = 4
+"""A payload that takes more looks than these is heavy: to read and encode it in one go would take tens of
+milliseconds."""
+
 LONG = 100_000
 """A text of more characters makes a request heavy."""
 
@@ -67,10 +71,11 @@ class Walk:
     """The look at one payload. A small one is done in one go; a big one takes several, so that whoever looks can let
     others do something in between."""
 
-    __slots__ = ("_todo", "heavy", "long_texts")
+    __slots__ = ("_steps", "_todo", "heavy", "long_texts")
 
     def __init__(self, payload: Any) -> None:
         self._todo: list[tuple[Any, int, bool, Path]] = [(payload, MAX_REQUEST_LEVELS, True, None)]
+        self._steps = 0
         self.heavy = False
         """Whether there is more to the payload than can be encoded in a moment."""
         self.long_texts = False
@@ -83,7 +88,9 @@ class Walk:
         except _Refused as refused:
             where = _written(refused.path)
             raise MalformedRequest(f"{refused.why} - at `{where}`" if where else refused.why) from None
-        self.heavy = self.heavy or not done
+        if not done:
+            self._steps += 1
+            self.heavy = self.heavy or self._steps >= HEAVY_STEPS
         return done
 
     def _go(self, room: int) -> bool:
