@@ -69,14 +69,24 @@ def first_turn(server: Server, session_id: str, words: str) -> None:
     server.call("POST", f"/session/{session_id}/message", {"parts": [{"type": "text", "text": words}]})
 
 
-async def second_turn(server: Server, session_id: str, words: str) -> None:
-    server.call("POST", f"/api/session/{session_id}/prompt", {"prompt": {"text": words}})
-    for _ in range(200):
-        rows = server.call("GET", f"/api/session/{session_id}/message?order=asc&limit=100")["data"]
-        if rows and rows[-1]["type"] == "assistant" and rows[-1].get("finish") in ("stop", "error"):
-            return
-        await asyncio.sleep(0.1)
-    raise TimeoutError("the turn did not end")
+async def second_engine(server: Server, words: str) -> str:
+    """A session of the second engine with one turn; its id. Now and then, on a busy machine, that engine of 1.18 takes
+    a prompt and never starts on it; then another session is tried."""
+    rows: Json = []
+    for _ in range(4):
+        made = await asyncio.to_thread(server.call, "POST", "/api/session", {"model": MODEL})
+        session_id: str = made["data"]["id"]
+        await asyncio.to_thread(server.call, "POST", f"/api/session/{session_id}/prompt", {"prompt": {"text": words}})
+        listing = f"/api/session/{session_id}/message?order=asc&limit=100"
+        for attempt in range(300):
+            rows = (await asyncio.to_thread(server.call, "GET", listing))["data"]
+            kinds = [row["type"] for row in rows]
+            if kinds[-1:] == ["assistant"] and rows[-1].get("finish") in ("stop", "error"):
+                return session_id
+            if attempt > 100 and "assistant" not in kinds:
+                break
+            await asyncio.sleep(0.1)
+    raise TimeoutError(f"the turn did not end: {rows}")
 
 
 async def read_all(server: Server) -> dict[str, SourceSession]:
@@ -103,9 +113,7 @@ async def test_a_session_of_each_engine_followed_read_exported_and_taken_back(
             first = (await asyncio.to_thread(server.call, "POST", "/session", {}))["id"]
             await asyncio.to_thread(first_turn, server, first, "Use them. [[tools]]")
             await asyncio.to_thread(first_turn, server, first, "And now [[slow]]")
-            made = await asyncio.to_thread(server.call, "POST", "/api/session", {"model": MODEL})
-            second = made["data"]["id"]
-            await second_turn(server, second, "Use them. [[tools]]")
+            second = await second_engine(server, "Use them. [[tools]]")
             wanted_first = await asyncio.to_thread(server.call, "GET", f"/session/{first}/message")
             wanted_second = (
                 await asyncio.to_thread(server.call, "GET", f"/api/session/{second}/message?order=asc&limit=200")
@@ -137,7 +145,7 @@ async def test_a_session_of_each_engine_followed_read_exported_and_taken_back(
 
         # Read again from the server: nothing is new but the record itself.
         sources = await read_all(server)
-        assert set(sources) == {first, second}
+        assert {first, second} <= set(sources)
         for source in sources.values():
             plan = await bring_in(store, source)
             assert (plan.added, plan.updated) == ([], [])
