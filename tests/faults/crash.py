@@ -1,0 +1,90 @@
+"""Kills a loaded process again and again, on one database: python -m tests.faults.crash DIRECTORY KILLS SEED.
+
+Prints what was seen as one JSON object. This process has no threads, so that it can fork at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.faults.load import Told, check_file, load_file
+
+
+def forked(work: Callable[[int], None]) -> tuple[int, int]:
+    """The id of a child that does the work, and where to read what it writes."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        status = 1
+        try:
+            work(writing)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    return pid, reading
+
+
+def read(fd: int, until: float | None = None) -> bytes:
+    """What comes until the end, or until a time."""
+    data = bytearray()
+    while True:
+        rest = None if until is None else max(0.0, until - time.monotonic())
+        if not select.select([fd], [], [], rest)[0]:
+            return bytes(data)
+        part = os.read(fd, 1 << 20)
+        if not part:
+            return bytes(data)
+        data += part
+
+
+def check(database: Path, told: Told, only: str | None) -> list[str]:
+    def work(fd: int) -> None:
+        with os.fdopen(fd, "wb") as out:
+            out.write(json.dumps(asyncio.run(check_file(database, told, only))).encode())
+
+    pid, reading = forked(work)
+    answer = read(reading)
+    os.close(reading)
+    _, status = os.waitpid(pid, 0)
+    found: list[str] = json.loads(answer) if answer else [f"the database could not be checked (status {status})"]
+    return found
+
+
+def main(directory: Path, kills: int, seed: int) -> None:
+    database, told, moments = directory / "sessions.db", Told(), random.Random(seed)
+    problems: list[str] = []
+    done = 0
+    while done < kills and not problems:
+        name = f"r{done}"
+
+        def work(fd: int, name: str = name) -> None:
+            asyncio.run(load_file(database, fd, name, seed + done, None))
+
+        pid, reading = forked(work)
+        first = select.select([reading], [], [], 30)[0]
+        said = read(reading, time.monotonic() + moments.uniform(0.0, 0.25)) if first else b""
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        said += read(reading)
+        os.close(reading)
+        told.take(said.split(b"\n"))
+        problems += check(database, told, name)
+        done += 1
+    problems += check(database, told, None)
+    size = database.stat().st_size
+    print(json.dumps({"kills": done, "acknowledged": told.acknowledged, "problems": problems[:5], "bytes": size}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
