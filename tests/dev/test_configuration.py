@@ -179,6 +179,7 @@ async def test_an_invalid_value_is_refused_with_its_faults(entry: Entry, value: 
         ({"enum": ["a", 3]}, "x", '"x" is not one of ["a",3]'),
         ({"const": {"b": 1, "a": 2}}, 5, '{"a":2,"b":1} was expected'),
         ({"required": ["a", "b"]}, {}, '"a" is a required property; "b" is a required property'),
+        ({"required": ["it's", '"']}, {}, '"it\'s" is a required property; "\\"" is a required property'),
         ({"additionalProperties": False}, {"z": 1}, "False schema does not allow 1"),
         ({"minItems": 2}, [1], "[1] has less than 2 items"),
         ({"maxProperties": 1}, {"a": 1, "b": 2}, '{"a":1,"b":2} has more than 1 property'),
@@ -218,6 +219,19 @@ async def test_an_unknown_entry_is_refused(entry: Entry) -> None:
         with pytest.raises(Failed) as refusal:
             await entry.worker.call(f"configuration::{function}", {"id": entry.id})
         assert refusal.value.error == {"code": "NOT_FOUND", "message": f"configuration '{entry.id}' not found"}
+
+
+async def test_a_value_that_cannot_be_stored_is_not_in_force(calm_place: Place, entry: Entry) -> None:
+    await entry.register(initial_value={"limit": 1})
+    elsewhere = calm_place.directory.with_name("elsewhere")
+    calm_place.directory.rename(elsewhere)
+    try:
+        with pytest.raises(Failed) as refusal:
+            await entry.set({"limit": 2})
+    finally:
+        elsewhere.rename(calm_place.directory)
+    assert refusal.value.code == "ADAPTER_ERROR"
+    assert await entry.get() == {"limit": 1}
 
 
 @pytest.mark.parametrize("bad", ["", "UPPER", "a b", "../up", "x" * 65, "é"])

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Origin
 
 from session_manager.dev import Engine, EngineThread, Unkindness
 from tests.dev.client import Failed, Peer, eventually, peer, unique
@@ -109,6 +112,20 @@ async def test_only_loopback_addresses_are_listened_on(host: str) -> None:
     engine = Engine()
     with pytest.raises(ValueError, match="loopback addresses only"):
         await engine.start(host)
+
+
+@pytest.mark.parametrize("origin", ["https://example.com", "null", "http://127.0.0.1.example.com", "file://"])
+async def test_pages_of_other_machines_are_not_served(origin: str) -> None:
+    async with Engine() as engine:
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(engine.url, origin=Origin(origin), proxy=None)
+        assert refused.value.response.status_code == 403
+
+
+@pytest.mark.parametrize("origin", ["http://localhost:3000", "http://127.0.0.1:8080", "http://[::1]:8080"])
+async def test_pages_of_this_machine_are_served(origin: str) -> None:
+    async with Engine() as engine, connect(engine.url, origin=Origin(origin), proxy=None) as ws:
+        assert "workerregistered" in str(await ws.recv())
 
 
 async def test_other_addresses_take_an_explicit_flag() -> None:

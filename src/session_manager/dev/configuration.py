@@ -10,24 +10,25 @@ import asyncio
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import structlog
-import yaml
 
 from session_manager.dev import frames
 from session_manager.dev.bindings import Binding, Rejected, TriggerType
+from session_manager.dev.catalog import Resident
+from session_manager.dev.entries import Entry, Files
 from session_manager.dev.inputs import Input, Unreadable
-from session_manager.dev.placeholders import CoreDumper, CoreLoader, expand
+from session_manager.dev.placeholders import expand
 from session_manager.dev.registry import Connection, Function, Refused
 from session_manager.dev.router import Router
 from session_manager.dev.schemas import faults
 
 log = structlog.get_logger(__name__)
 
-WORKER = "configuration"
+WORKER = Resident("configuration", "Named values with a schema, kept and watched.")
 
 _ID = re.compile(r"[a-z0-9_-]{1,64}")
 _LOOK_EVERY_S = 0.1
@@ -54,34 +55,12 @@ _BINDING = Input(
     "ConfigurationTriggerConfig",
     {"configuration_id": "string?", "event_types": "strings?", "condition_function_id": "string?"},
 )
-_FILE = Input(
-    "configuration file",
-    "ConfigurationEntry",
-    {"id": "string", "name": "string", "description": "string", "value": "any=", "metadata": "any="},
-)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One configuration."""
-
-    id: str
-    name: str
-    description: str
-    schema: Any
-    value: Any
-    metadata: Any = None
-
-    def view(self) -> dict[str, Any]:
-        """Everything but the value."""
-        shown = {"id": self.id, "name": self.name, "description": self.description, "schema": self.schema}
-        return shown if self.metadata is None else {**shown, "metadata": self.metadata}
 
 
 class Configuration:
     """The `configuration::` functions and the trigger type `configuration`.
 
-    With `directory` None nothing outlives the engine.
+    With `directory` None nothing outlives the engine. Provider of its trigger type: see `bindings.Local`.
     """
 
     def __init__(self, router: Router, directory: Path | None, environment: Mapping[str, str] | None = None) -> None:
@@ -94,7 +73,9 @@ class Configuration:
         self._subscribers: dict[str, tuple[Binding, dict[str, Any]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         router.bindings.register_type(
-            TriggerType(WORKER, frames.DEFAULT_NAMESPACE, "A configuration was registered, changed or deleted.", self)
+            TriggerType(
+                WORKER.name, frames.DEFAULT_NAMESPACE, "A configuration was registered, changed or deleted.", self
+            )
         )
         for given, serve, description in (
             (_REGISTER, self._register, "Register a configuration's schema, and its value if it comes with one."),
@@ -108,7 +89,7 @@ class Configuration:
                     id=given.function_id,
                     namespace=frames.DEFAULT_NAMESPACE,
                     handler=_served(given, serve),
-                    worker_name=WORKER,
+                    worker_name=WORKER.name,
                     description=description,
                     request_format={"type": "object"},
                 )
@@ -202,7 +183,10 @@ class Configuration:
     def _store(self, entry: Entry) -> Entry | None:
         """Put an entry in force, on disk first; returns what was on disk before."""
         if self._files is not None:
-            self._files.write(entry)
+            try:
+                self._files.write(entry)
+            except OSError as error:
+                raise Refused("ADAPTER_ERROR", str(error)) from error
         before = self._stored.get(entry.id)
         self._entries[entry.id] = self._stored[entry.id] = entry
         return before
@@ -291,48 +275,6 @@ class Configuration:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-class Files:
-    """The entries' files."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-
-    def signature(self) -> dict[str, tuple[int, int, int]]:
-        """Something that changes whenever a file does."""
-        seen = {}
-        for path in self._directory.glob("*.yaml"):
-            try:
-                stat = path.stat()
-            except OSError:
-                continue
-            seen[path.name] = stat.st_mtime_ns, stat.st_size, stat.st_ino
-        return seen
-
-    def load(self) -> dict[str, Entry]:
-        """All entries whose files can be read, without schemas."""
-        found = {}
-        for path in sorted(self._directory.glob("*.yaml")):
-            try:
-                document = yaml.load(path.read_bytes(), CoreLoader)  # noqa: S506 - a SafeLoader
-                fields = _FILE.read(document)
-            except (OSError, yaml.YAMLError, Unreadable) as error:
-                log.warning("a configuration file cannot be read", path=str(path), error=str(error))
-                continue
-            found[fields["id"]] = Entry(schema=None, **fields)
-        return found
-
-    def write(self, entry: Entry) -> None:
-        """Replace an entry's file in one step."""
-        path = self._directory / f"{entry.id}.yaml"
-        document = {**entry.view(), "value": entry.value}
-        del document["schema"]
-        scratch = path.with_suffix(".yaml.tmp")
-        text = yaml.dump(document, Dumper=CoreDumper, allow_unicode=True, sort_keys=False)
-        scratch.write_text(text, encoding="utf-8")
-        scratch.replace(path)
 
 
 def _shown(entry: Entry) -> bytes:

@@ -339,5 +339,8 @@ async def _answer_by(handler: Handler, data: Any, caller: Connection | None, set
         result = await handler(data, caller)
     except Refused as refusal:
         settle(None, refusal.body)
+    except Exception as error:
+        log.exception("a function of the engine failed")
+        settle(None, frames.ErrorBody("invocation_error", str(error)))
     else:
         settle(result, None)

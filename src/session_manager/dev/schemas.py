@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import Any
 
@@ -110,9 +111,9 @@ def _additional(error: Any) -> str:
     return f"Additional properties are not allowed ({names} {'was' if len(extra) == 1 else 'were'} unexpected)"
 
 
-def _missing(error: Any) -> str:
-    quoted: str = error.message
-    return quoted.split("'")[1]
+def _missing(error: Any) -> Any:
+    quoted = error.message.split(" is a ")[0]
+    return ast.literal_eval(quoted)
 
 
 def _count(number: int, noun: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import random
 import signal
@@ -18,13 +17,15 @@ import structlog
 
 from session_manager.dev import frames
 from session_manager.dev.bindings import Bindings
+from session_manager.dev.catalog import Catalog
 from session_manager.dev.configuration import WORKER as CONFIGURATION
 from session_manager.dev.configuration import Configuration
-from session_manager.dev.introspection import Introspection, Resident
+from session_manager.dev.engine_worker import WORKER as ENGINE
+from session_manager.dev.engine_worker import EngineWorker
 from session_manager.dev.registry import Connection, Registry
 from session_manager.dev.router import Router
 from session_manager.dev.unkind import Disorder, Unkindness
-from session_manager.dev.websocket import Socket
+from session_manager.dev.websocket import Socket, is_loopback
 
 log = structlog.get_logger(__name__)
 
@@ -79,22 +80,21 @@ class Engine:
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; port 0 takes a free one. Raises ValueError for an address beyond this machine."""
-        if not self._allow_remote and not _is_loopback(host):
+        if not self._allow_remote and not is_loopback(host):
             raise ValueError(
                 f"the loopback engine authenticates nobody and listens on loopback addresses only, not on {host!r}; "
                 "allow_remote=True insists"
             )
         disorder = Disorder(self._unkindness, random.Random(self._seed))  # noqa: S311 - disorder, no secrets
-        self._router = Router(Registry(), Bindings(disorder), disorder)
+        registry, bindings = Registry(), Bindings(disorder)
+        self._router = Router(registry, bindings, disorder)
         self._configuration = Configuration(self._router, self._config_dir, self._environment)
-        self._introspection = Introspection(
-            self._router, [Resident(CONFIGURATION, "Named values with a schema, kept and watched.")]
-        )
+        self._worker = EngineWorker(self._router, Catalog(registry, bindings, [ENGINE, CONFIGURATION]))
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._socket, host, port, reuse_address=True)
         self.host, self.port = host, self._server.sockets[0].getsockname()[1]
         self._configuration.start()
-        self._introspection.start()
+        self._worker.start()
 
     async def stop(self) -> None:
         """Stop listening and drop every connection without a close frame."""
@@ -102,7 +102,7 @@ class Engine:
         if server is None:
             return
         server.close()
-        self._introspection.stop()
+        self._worker.stop()
         self._configuration.stop()
         for socket in [*self._sockets, *self._others]:
             socket.abort()
@@ -180,8 +180,6 @@ class EngineThread:
     def __init__(self, *, port: int = 0, **options: Any) -> None:
         self.engine = Engine(**options)
         self._port = port
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="loopback-engine", daemon=True)
 
     @property
     def url(self) -> str:
@@ -192,6 +190,8 @@ class EngineThread:
         return self.engine.port
 
     def start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="loopback-engine", daemon=True)
         self._thread.start()
         try:
             self.run(self.engine.start(port=self._port))
@@ -281,12 +281,3 @@ async def _value(get: Callable[..., T], *args: Any) -> T:
 
 def _grace_s() -> float:
     return float(os.environ.get("III_NAMESPACE_GRACE_MS", _GRACE_MS)) / 1000
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import ipaddress
 import socket
 from collections.abc import Callable
 from typing import cast
+from urllib.parse import urlsplit
 
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request
@@ -111,6 +113,11 @@ class Socket(asyncio.Protocol):
         if path not in PATHS:
             self._ws.send_response(self._ws.reject(404, "no such endpoint\n"))
             return
+        origin = request.headers.get("Origin")
+        if origin is not None and not is_loopback(urlsplit(origin).hostname or ""):
+            # A browser sends the page's origin along: no site on the internet may talk to an engine on this machine.
+            self._ws.send_response(self._ws.reject(403, "pages of other machines are not served\n"))
+            return
         response = self._ws.accept(request)
         self._ws.send_response(response)
         self._flush()
@@ -157,3 +164,13 @@ def _is_utf8(parts: list[bytes]) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, by its name or address, is this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
