@@ -78,18 +78,29 @@ def gone() -> StorageError:
 
 def version_of(path: Path) -> int:
     """The schema version of a database, without changing a byte of it. Raises StorageError when it is not ours."""
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        version, application, tables = _header(path, "ro")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorname != "SQLITE_READONLY_ROLLBACK":
+            raise
+        version, application, tables = _header(path, "rw")  # a change that was cut off has to be undone first
+    if tables and application != APPLICATION_ID:
+        raise StorageError("the file is a SQLite database, but not one of session-manager")
+    if version > VERSION:
+        raise StorageError(f"the database has schema version {version}, newer than this program's {VERSION}")
+    return version if tables else 0
+
+
+def _header(path: Path, mode: str) -> tuple[int, int, int]:
+    """Schema version, application id and number of tables."""
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)
     try:
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
         application: int = connection.execute("PRAGMA application_id").fetchone()[0]
         tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     finally:
         connection.close()
-    if tables and application != APPLICATION_ID:
-        raise StorageError("the file is a SQLite database, but not one of session-manager")
-    if version > VERSION:
-        raise StorageError(f"the database has schema version {version}, newer than this program's {VERSION}")
-    return version if tables else 0
+    return version, application, tables
 
 
 def migrate(connection: sqlite3.Connection, version: int, steps: tuple[str, ...] = STEPS) -> None:
