@@ -2,7 +2,9 @@
 
 One lane per binding and session. The next event of a lane leaves when the one before was answered, or after a
 patience, whichever comes first; while older answers are outstanding a short pace replaces the patience, so that a
-subscriber which runs a whole agent turn inside its handler gets that turn's events at once. A lane that lags merges
+subscriber which runs a whole agent turn inside its handler gets that turn's events at once. The patience is longer
+where answers usually take longer (a busy machine must not cost the order), and the pace slows down with every further
+answer that is outstanding (a subscriber that never answers must not be a busy machine). A lane that lags merges
 waiting updates of one message into the newest, which carries the whole message. Each binding has one bounded queue; on
 overflow the oldest parcels are dropped, counted and logged. Nothing a subscriber does is felt by a writer.
 
@@ -27,6 +29,10 @@ Send = Callable[[Binding, bytes], Awaitable[None]]
 """Delivers one payload and returns when the subscriber has answered; raises when it cannot be reached."""
 
 
+UNKNOWN = 0.0125
+"""Seconds that an answer is taken to need as long as none has come: rather wait a moment than lose the order."""
+
+
 class Parcel(Struct, frozen=True):
     """One event on its way to one binding."""
 
@@ -45,6 +51,7 @@ class Pace(Struct, frozen=True):
     """
 
     patience: float = 0.050
+    most_patience: float = 0.250
     short: float = 0.0025
     unanswered: int = 64
     """Most deliveries of one binding without an answer."""
@@ -94,7 +101,8 @@ class _Lane:
 class _Outbox:
     """The queue of one binding: its lanes, and all its waiting parcels in the order in which they came."""
 
-    __slots__ = ("binding", "bytes", "count", "lanes", "order", "reachable", "stalled", "tally", "unanswered")
+    __slots__ = ("binding", "bytes", "count", "lanes", "order", "reachable", "stalled", "tally", "unanswered", "usual")
+    # `usual`: seconds that an answer usually takes, long handlers left aside.
 
     def __init__(self, binding: Binding) -> None:
         self.binding = binding
@@ -104,6 +112,11 @@ class _Outbox:
         self.tally = Tally()
         self.unanswered = self.count = self.bytes = 0
         self.reachable = True
+        self.usual = UNKNOWN
+
+    def took(self, seconds: float, most: float) -> None:
+        """Learns how long an answer took, or that it takes longer than so long."""
+        self.usual += (min(seconds, most) - self.usual) / 8
 
     def tidy(self) -> None:
         """Lets go of what no longer waits, also behind a parcel that waits long."""
@@ -229,12 +242,18 @@ class Delivery:
         task = loop.create_task(self._deliver(outbox, payload))
         self._tasks.add(task)
         lane.last, lane.ready = task, False
-        lane.timer = loop.call_later(
-            self._pace.short if lane.outstanding else self._pace.patience, self._impatient, outbox, lane
-        )
+        lane.timer = loop.call_later(self._pause(outbox, lane), self._impatient, outbox, lane)
         lane.outstanding += 1
         outbox.unanswered += 1
-        task.add_done_callback(lambda done: self._answered(outbox, lane, done))
+        sent = loop.time()
+        task.add_done_callback(lambda done: self._answered(outbox, lane, done, loop.time() - sent))
+
+    def _pause(self, outbox: _Outbox, lane: _Lane) -> float:
+        """Seconds after which the next parcel of a lane leaves without an answer to the one before."""
+        pace = self._pace
+        if lane.outstanding:
+            return max(pace.short * (1 + lane.outstanding / 4), outbox.usual)
+        return max(pace.patience, min(8 * outbox.usual, pace.most_patience))
 
     async def _deliver(self, outbox: _Outbox, payload: bytes) -> None:
         binding, tally = outbox.binding, outbox.tally
@@ -256,9 +275,11 @@ class Delivery:
 
     def _impatient(self, outbox: _Outbox, lane: _Lane) -> None:
         lane.timer, lane.ready = None, True
+        outbox.took(2 * self._pause(outbox, lane), self._pace.most_patience)
         self._advance(outbox, lane)
 
-    def _answered(self, outbox: _Outbox, lane: _Lane, done: asyncio.Task[None]) -> None:
+    def _answered(self, outbox: _Outbox, lane: _Lane, done: asyncio.Task[None], took: float) -> None:
+        outbox.took(took, self._pace.most_patience)
         self._tasks.discard(done)
         outbox.unanswered -= 1
         lane.outstanding -= 1
