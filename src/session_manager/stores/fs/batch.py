@@ -1,164 +1,205 @@
-"""A batch of changes, made durable wholly or not at all.
+"""Making a batch of changes durable, each session's part wholly or not at all.
 
-Each session's part is one append to its file, or one file that takes the place of another; a crash leaves each of
-them there or not there. When the disk fails instead, what was done is undone.
+A part is one append to the session's file, or one file that takes the place of another; a crash leaves it done or not
+done. When the disk fails instead, what was done of the part is undone, and the other parts are none the worse.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
 from session_manager.errors import StorageError
 from session_manager.store import EVERYTHING, Change
-from session_manager.stores.fs.files import Directory, File, sync, write
+from session_manager.stores.fs.files import Directory, File, put, storage_error, sync, write
 from session_manager.stores.fs.lines import change_lines, whole_lines
-from session_manager.stores.fs.names import file_name
+from session_manager.stores.fs.names import LONGEST, file_name
 from session_manager.stores.memory import Kept
 
 log = structlog.get_logger("session_manager.fs")
 
 
-def apply(directory: Directory, changes: Sequence[Change], syncs: Executor) -> None:
-    """Makes the changes durable. Raises OSError, UnicodeDecodeError or StorageError when nothing of them was kept."""
+def apply(directory: Directory, changes: Sequence[Change], syncs: Executor) -> dict[str, StorageError]:
+    """Makes the changes durable. Says of which sessions nothing was kept, and why."""
     sessions: dict[str, list[Change]] = {}
     for change in changes:
         sessions.setdefault(change.session_id, []).append(change)
-    batch = _Batch(directory)
-    with batch.closing, batch.undo:
-        for id_, own in sessions.items():
-            batch.add(id_, own)
-        batch.bring_to_disk(syncs)
-        batch.undo.pop_all()
-    batch.settle()
+    parts: list[_Part] = [
+        (_Anew if any(change.drops for change in own) else _Append)(directory, id_, own)
+        for id_, own in sessions.items()
+    ]
+    failed: dict[str, StorageError] = {}
 
-
-class _Batch:
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
-        self.closing, self.undo = ExitStack(), ExitStack()
-        self._written: list[int] = []
-        """Open files with something new in them."""
-        self._renames: list[tuple[Path, Path | None]] = []
-        """Paths, and the temporary files that take their places; None where nothing does."""
-        self._names_change = False
-        self._done: list[Callable[[], object]] = []
-        """What is noted once all is durable."""
-
-    def add(self, id_: str, changes: Sequence[Change]) -> None:
-        file = self._directory.files.get(id_)
-        if any(change.drops for change in changes):
-            self._write_anew(id_, file, changes)
-        elif data := b"".join(map(change_lines, changes)):
-            self._append(id_, file, data)
-
-    def _append(self, id_: str, file: File | None, data: bytes) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
-        files = self._directory.files
-        if file is None:
-            file = File(file_name(id_))
-            self._only(id_, file)
-            fd = os.open(self._directory.path / file.name, flags | os.O_CREAT | os.O_EXCL, 0o600)
-            self.undo.callback(self._remove, id_, file)
-            self._names_change = True
-            self._done.append(lambda: files.update({id_: file}))
-        else:
-            fd = os.open(self._directory.path / file.name, flags)
-        self.closing.callback(os.close, fd)
-        self._directory.cut(file, fd)
-        if file.size:
-            self.undo.callback(self._shorten, file)
-        if file.unended:
-            data = b"\n" + data
-        write(fd, data)
-        self._written.append(fd)
-        self._done.append(lambda: self._grew(id_, file, len(data)))
-
-    def _write_anew(self, id_: str, file: File | None, changes: Sequence[Change]) -> None:
-        kept = Kept()
-        if file is not None:
-            fd = os.open(self._directory.path / file.name, os.O_WRONLY | os.O_CLOEXEC)
-            self.closing.callback(os.close, fd)
-            self._directory.cut(file, fd)
-            if changes[0].drops != EVERYTHING:
-                kept = self._directory.read(id_)[1].kept
-        for change in changes:
-            kept.apply(change)
-        files, path = self._directory.files, self._directory.path / file_name(id_)
-        if kept.is_empty():
-            if file is not None:
-                self._renames.append((self._directory.path / file.name, None))
-                self._done.append(lambda: files.pop(id_))
-            return
-        if file is None:
-            file = File(file_name(id_))
-            self._only(id_, file)
-        path = self._directory.path / file.name
-        data = whole_lines(kept)
-        aside = self._directory.put_aside(2 * len(self._renames), data)
-        self._renames.append((path, aside))
-        self._done.append(lambda: file.holds(data, len(data), len(data)))
-        self._done.append(lambda: files.update({id_: file}))
-
-    def _only(self, id_: str, file: File) -> None:
-        """Raises StorageError when a new session's file is there already."""
-        if os.path.lexists(self._directory.path / file.name):
-            raise StorageError(f"a file that is not of session {id_!r} has its name; ids may differ only by case")
-
-    def bring_to_disk(self, syncs: Executor) -> None:
-        if len(self._written) == 1:
-            sync(self._written[0])
-        else:
-            list(syncs.map(sync, self._written))
-        for number, (path, new) in enumerate(self._renames):
-            old = self._directory.aside(2 * number + 1)
-            if path.exists():
-                self._set_aside(path, old)
-            if new is None:
-                path.unlink()
+    def sift(parts: list[_Part], errors: Iterable[StorageError | None]) -> list[_Part]:
+        """The parts without an error; the others are undone."""
+        fine = []
+        for part, error in zip(parts, errors, strict=True):
+            if error is None:
+                fine.append(part)
             else:
-                os.replace(new, path)
-        if self._names_change or self._renames:
-            self._directory.sync_names()
+                part.undo()
+                failed[part.id] = error
+        return fine
 
-    def _set_aside(self, path: Path, old: Path) -> None:
-        old.unlink(missing_ok=True)
-        try:
-            os.link(path, old)
-        except OSError:
-            log.debug("the file system has no links; a removal cannot be undone", file=path.name)
-            return
-        self.undo.callback(os.replace, old, path)
-        self._done.append(old.unlink)
+    parts = sift(parts, [_tried(part.write) for part in parts])
+    parts = sift(parts, (syncs.map if len(parts) > 1 else map)(_tried, [part.sync for part in parts]))
+    parts = sift(parts, [_tried(part.rename) for part in parts])
+    if any(part.names_change for part in parts):
+        error = _tried(directory.sync_names)
+        parts = sift(parts, [error if part.names_change else None for part in parts])
+    for part in parts:
+        part.settle()
+    return failed
+
+
+def _tried(step: Callable[[], object]) -> StorageError | None:
+    try:
+        step()
+    except (OSError, UnicodeDecodeError, StorageError) as error:
+        return storage_error(error)
+    return None
+
+
+class _Part:
+    """What a batch does to one session. The steps come in this order; after one that failed comes `undo`."""
+
+    names_change = False
+    """Whether a name in the directory was given or taken."""
+
+    def __init__(self, directory: Directory, id_: str, changes: Sequence[Change]) -> None:
+        self.id, self._changes, self._directory = id_, changes, directory
+        self._known = id_ in directory.files
+        self._file = directory.files.get(id_) or File(file_name(id_))
+        self._path = directory.path / self._file.name
+
+    def write(self) -> None:
+        if self.id in self._directory.unreadable:
+            raise StorageError(f"the file of session {self.id!r} cannot be read")
+        if len(self._file.name) > LONGEST:
+            raise StorageError(f"the session id is too long: its file name would have {len(self._file.name)} bytes")
+        if not self._known and os.path.lexists(self._path):
+            raise StorageError(f"the file name for session {self.id!r} is taken: do two ids differ only by case?")
+
+    def sync(self) -> None:
+        pass
+
+    def rename(self) -> None:
+        pass
+
+    def undo(self) -> None:
+        pass
 
     def settle(self) -> None:
-        for done in self._done:
-            with suppress(OSError):  # a temporary file that stays is removed at the next start
-                done()
+        pass
 
-    # --- what a failure undoes ---
 
-    def _grew(self, id_: str, file: File, by: int) -> None:
-        file.grew(by)
-        if file.size > file.check_at:
-            self._directory.untidy.add(id_)
+class _Append(_Part):
+    """Lines at the end of the file, which is made if need be."""
 
-    def _shorten(self, file: File) -> None:
+    _fd: int | None = None
+    _added = 0
+
+    def write(self) -> None:
+        super().write()
+        data = b"".join(map(change_lines, self._changes))
+        if not data:
+            return
+        if self._file.unended:
+            data = b"\n" + data
+        made = 0 if self._known else os.O_CREAT | os.O_EXCL
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | made, 0o600)
+        self.names_change = not self._known
+        self._directory.cut(self._file, self._fd)
+        self._added = len(data)
+        write(self._fd, data)
+
+    def sync(self) -> None:
+        if self._fd is not None:
+            sync(self._fd)
+
+    def undo(self) -> None:
+        if self._fd is None:
+            return
         try:
-            os.truncate(self._directory.path / file.name, file.size)
+            if not self._known:
+                self._path.unlink()
+            elif self._added:
+                os.ftruncate(self._fd, self._file.size)
         except OSError as error:
-            file.end = None
-            log.warning("a change could not be taken back yet", file=file.name, error=error.strerror)
+            self._file.end = None
+            self._directory.files[self.id] = self._file
+            log.warning("what failed cannot be undone yet", file=self._file.name, error=error.strerror)
+        os.close(self._fd)
 
-    def _remove(self, id_: str, file: File) -> None:
+    def settle(self) -> None:
+        if self._fd is None:
+            return
+        os.close(self._fd)
+        self._directory.files[self.id] = self._file
+        self._file.grew(self._added)
+        if self._file.size > self._file.check_at:
+            self._directory.untidy.add(self.id)
+
+
+class _Anew(_Part):
+    """A file that takes the place of the one before, or none when nothing is left."""
+
+    _data = b""
+    _new: Path | None = None
+    _old: Path | None = None
+
+    def write(self) -> None:
+        super().write()
+        kept = Kept()
+        if self._known:
+            self._directory.check(self._file)
+            if self._changes[0].drops != EVERYTHING:
+                kept = self._directory.read(self.id)[1].kept
+        for change in self._changes:
+            kept.apply(change)
+        self._data = whole_lines(kept)
+        if self._data:
+            self._new = self._directory.aside()
+            put(self._new, self._data)
+
+    def rename(self) -> None:
+        if self._known:
+            old = self._directory.aside()
+            with suppress(OSError):  # where the file system has no links, there is no way back
+                os.link(self._path, old)
+                self._old = old
+        if self._new is not None:
+            os.replace(self._new, self._path)
+            self.names_change = True
+        elif self._known:
+            self._path.unlink()
+            self.names_change = True
+
+    def undo(self) -> None:
         try:
-            (self._directory.path / file.name).unlink()
+            if self._new is not None:
+                self._new.unlink(missing_ok=True)
+            if self._old is not None:
+                os.replace(self._old, self._path)
+            elif self.names_change and not self._known:
+                self._path.unlink()
+            elif self.names_change:
+                raise OSError("there is no way back")
         except OSError as error:
-            file.end = None
-            self._directory.files[id_] = file
-            log.warning("a file could not be taken back yet", file=file.name, error=error.strerror)
+            self._directory.unreadable.add(self.id)
+            log.error("what failed cannot be undone; the session rests", file=self._file.name, error=str(error))
+
+    def settle(self) -> None:
+        if self._old is not None:
+            with suppress(OSError):  # then it is swept away at the next start
+                self._old.unlink()
+        if self._data:
+            self._directory.files[self.id] = self._file
+            self._file.holds(self._data, len(self._data), len(self._data))
+        else:
+            self._directory.files.pop(self.id, None)

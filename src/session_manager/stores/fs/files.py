@@ -65,12 +65,8 @@ class Scan(Struct):
     """What a directory holds."""
 
     kept: dict[str, Kept]
-    unreadable: set[str]
-    """Sessions whose file is there and cannot be read."""
     notices: list[str]
     """What could not be taken as it is, each a line for people."""
-    folds_case: bool
-    """Whether the file system takes names that differ only by case for one."""
 
 
 class Directory:
@@ -78,14 +74,17 @@ class Directory:
         self.path = path
         self.files: dict[str, File] = {}
         """The file of each session that has one."""
+        self.unreadable: set[str] = set()
+        """Sessions whose file is there and cannot be read."""
         self.untidy: set[str] = set()
         """Sessions whose files may be worth writing anew."""
+        self._asides = 0
 
     # --- reading ---
 
     def scan(self) -> Scan:
         """Reads all files, and changes none. Raises OSError when the directory cannot be read."""
-        scan = Scan({}, set(), [], (self.path / LOCK.upper()).exists())
+        scan = Scan({}, [])
         with os.scandir(os.fsencode(self.path)) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 if entry.name.endswith(SUFFIX.encode()):
@@ -115,7 +114,7 @@ class Directory:
         try:
             data, replayed = self.read(id_)
         except (OSError, UnicodeDecodeError) as error:
-            scan.unreadable.add(id_)
+            self.unreadable.add(id_)
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             _tell(scan, file.name, [f"the session cannot be read: {why}"])
             return
@@ -168,20 +167,18 @@ class Directory:
             os.close(fd)
         log.warning("a change that was cut off was moved away", file=file.name, bytes=len(torn), to=TORN)
 
-    def put_aside(self, number: int, data: bytes) -> Path:
-        """Brings data to disk in a temporary file. Raises OSError."""
-        path = self.aside(number)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    def check(self, file: File) -> None:
+        """The same for a file that is to be written anew."""
+        fd = os.open(self.path / file.name, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            write(fd, data)
-            sync(fd)
+            self.cut(file, fd)
         finally:
             os.close(fd)
-        return path
 
-    def aside(self, number: int) -> Path:
-        """A name that stands for no session."""
-        return self.path / f"~{number}{SUFFIX}.tmp"
+    def aside(self) -> Path:
+        """A new name, which stands for no session."""
+        self._asides += 1
+        return self.path / f"~{self._asides}{SUFFIX}.tmp"
 
     def sync_names(self) -> None:
         """Brings names that were given and taken to disk. Raises OSError."""
@@ -209,21 +206,38 @@ class Directory:
                 log.warning("a file could not be written anew", file=self.files[id_].name, error=str(error))
 
     def _tidy(self, id_: str, file: File) -> None:
-        fd = os.open(self.path / file.name, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            self.cut(file, fd)
-        finally:
-            os.close(fd)
+        self.check(file)
         before = file.size
         data, replayed = self.read(id_)
         compact = replayed.compact
         if before - len(compact) <= max(len(compact), WORTH):
             file.holds(data, replayed.size, len(compact))
             return
-        os.replace(self.put_aside(0, compact), self.path / file.name)
+        aside = self.aside()
+        put(aside, compact)
+        os.replace(aside, self.path / file.name)
         file.holds(compact, len(compact), len(compact))
         self.sync_names()
         log.info("a file was written anew", file=file.name, bytes_before=before, bytes_after=len(compact))
+
+
+def put(path: Path, data: bytes) -> None:
+    """Brings data to disk in a file of its own, private to this user. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        write(fd, data)
+        sync(fd)
+    finally:
+        os.close(fd)
+
+
+def storage_error(error: OSError | UnicodeDecodeError | StorageError) -> StorageError:
+    """What a failure is called outside; the cause goes to the log."""
+    if isinstance(error, StorageError):
+        return error
+    kind = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+    log.warning("the data directory failed", kind=kind, error=str(error))
+    return StorageError(f"the data directory failed ({kind})")
 
 
 def write(fd: int, data: bytes) -> None:
