@@ -28,8 +28,25 @@ _URLS: dict[str, Callable[[str], Any]] = {
 
 def open_store(url: str, base: Path) -> Store:
     """A store, not yet open, named as `sqlite:FILE`, `fs:DIR` or `memory:`. Raises ValueError."""
+    scheme, adapter = _adapter(url)
+    return LOCAL[scheme](adapter.config, base)
+
+
+def open_source(url: str, base: Path) -> Store:
+    """The same for a store that is only read, so it must be there."""
+    scheme, adapter = _adapter(url)
+    path = url.partition(":")[2]
+    if scheme != "memory" and not (base / Path(path).expanduser()).exists():
+        raise ValueError(f"there is no {path}")
+    if scheme == "fs":
+        return FsStore(base / Path(path).expanduser(), read_only=True)
+    return LOCAL[scheme](adapter.config, base)
+
+
+def _adapter(url: str) -> tuple[str, Any]:
     scheme, _, rest = url.partition(":")
     if scheme not in _URLS:
         raise ValueError(f"{url!r} names no store; use one of {', '.join(f'{name}:' for name in _URLS)}")
-    adapter = _URLS[scheme](rest)
-    return LOCAL[scheme](adapter.config, base)
+    if scheme != "memory" and not rest:
+        raise ValueError(f"{url!r} names no file or directory")
+    return scheme, _URLS[scheme](rest)

@@ -80,6 +80,10 @@ class Reader:
         found = self._db.execute("SELECT id, meta, sum FROM session WHERE meta IS NOT NULL ORDER BY id").fetchall()
         return [meta for row in found if (meta := _readable(*row)) is not None]
 
+    def ids(self) -> list[str]:
+        """The ids of all sessions of which anything is kept."""
+        return [id_ for (id_,) in self._db.execute("SELECT id FROM session ORDER BY id")]
+
     # --- paths ---
 
     def path(self, query: PathQuery) -> PathPage:

@@ -56,6 +56,7 @@ class SqliteStore:
     """One SQLite file. `synchronous` is SQLite's: FULL (an acknowledged change survives power loss) unless told."""
 
     pipelines = True
+    notices: tuple[str, ...] = ()
 
     def __init__(self, path: Path, synchronous: Synchronous = "FULL") -> None:
         path = path.resolve()  # one lock for one file, whatever link leads to it
@@ -285,6 +286,9 @@ class SqliteStore:
 
     async def metas(self) -> list[SessionMeta]:
         return await self._long_reads.run(Reader.metas)
+
+    async def ids(self) -> list[str]:
+        return await self._long_reads.run(Reader.ids)
 
     async def path(self, query: PathQuery) -> PathPage:
         long = query.limit is None or query.limit > WHOLE

@@ -1,0 +1,122 @@
+"""`session-manager migrate`: everything from one store into another."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from session_manager import logs
+from session_manager.cli.options import fail
+from session_manager.errors import SessionManagerError
+from session_manager.migrate import Report, as_json, migrate
+from session_manager.store import Store
+from session_manager.stores import open_source, open_store
+
+INTERRUPTED = 130
+
+SHOWN = 20
+"""Skipped sessions, and notices, that are shown; --json has them all."""
+
+
+@click.command("migrate")
+@click.option("--from", "source", required=True, metavar="URL", help="The store to read.")
+@click.option("--to", "target", required=True, metavar="URL", help="The store to write; it is made if need be.")
+@click.option("--overwrite", is_flag=True, help="Replace sessions that have changed in the target by themselves.")
+@click.option("--json", "json_", is_flag=True, help="Print the report as one JSON object.")
+def command(source: str, target: str, overwrite: bool, json_: bool) -> None:
+    """Copy all sessions of a store into another, and look again at the end whether they are equal.
+
+    URL is fs:DIR, sqlite:FILE or bridge:ws://HOST:PORT (the store of the session-manager on that engine). The source
+    is not changed; a directory or file must not be in use by a worker. Run it again after an interruption, or
+    whenever the source has gone on: what is equal is left alone.
+
+    Exit status: 0 when everything is there and equal, 1 when something is not, 2 for a wrong command line, 130 after
+    an interruption.
+
+    \b
+    session-manager migrate --from fs:data/session-manager --to sqlite:data/session-manager/sessions.db
+    """
+    logs.configure("error")
+    if source == target:
+        raise click.UsageError("the source is the target")
+    try:
+        report = asyncio.run(_migrate(_opened(source, open_source), _opened(target, open_store), overwrite))
+    except KeyboardInterrupt:
+        click.echo("session-manager: interrupted; run it again to continue", err=True)
+        sys.exit(INTERRUPTED)
+    except SessionManagerError as error:
+        fail(str(error))
+    click.echo(as_json(report) if json_ else _told(report))
+    sys.exit(0 if report.complete else 1)
+
+
+def _opened(url: str, local: Callable[[str, Path], Store]) -> Store:
+    scheme, _, rest = url.partition(":")
+    if scheme == "bridge":
+        from session_manager.edge.bridge import bridge_store
+
+        return bridge_store(rest)
+    try:
+        return local(url, Path.cwd())
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+async def _migrate(source: Store, target: Store, overwrite: bool) -> Report:
+    await source.open()
+    try:
+        await target.open()
+        try:
+            with _Bar() as bar:
+                return await migrate(source, target, bar.show, overwrite=overwrite)
+        except SessionManagerError as error:
+            fail(f"{error}; run it again to continue")
+        finally:
+            await target.close()
+    finally:
+        await source.close()
+
+
+class _Bar(Progress):
+    """A bar per phase, on stderr, so that the report can be piped."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            TextColumn("{task.description:>10}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("sessions"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=Console(stderr=True),
+            disable=not sys.stderr.isatty(),
+        )
+        self._phases: dict[str, TaskID] = {}
+
+    def show(self, phase: str, done: int, total: int) -> None:
+        if phase not in self._phases:
+            self._phases[phase] = self.add_task(phase, total=total)
+        self.update(self._phases[phase], completed=done)
+
+
+def _told(report: Report) -> str:
+    lines = [
+        f"{report.sessions} sessions in the source: {report.new} new, {report.continued} continued,"
+        f" {report.updated} updated, {report.there} there already, {len(report.skipped)} skipped",
+        f"verified equal: {report.verified_sessions} sessions, {report.verified_entries} entries",
+    ]
+    if report.only_in_target:
+        lines.append(f"the target has {report.only_in_target} more sessions")
+    problems = [f"{problem.session_id}: {problem.why}" for problem in report.skipped]
+    for title, rows in (("found in the source:", report.notices), ("skipped:", problems)):
+        if rows:
+            lines += [title, *(f"  {row}" for row in rows[:SHOWN])]
+        if len(rows) > SHOWN:
+            lines.append(f"  and {len(rows) - SHOWN} more (--json has them all)")
+    lines.append("complete" if report.complete else "not complete")
+    return "\n".join(lines)
