@@ -164,26 +164,6 @@ async def test_unknown_keys_are_ignored(url: str) -> None:
         }
 
 
-async def test_a_message_of_60_megabytes_passes(url: str) -> None:
-    function = unique("f::")
-    async with peer(url) as worker, peer(url) as client:
-        await worker.introduce(unique("w"))
-        await worker.register(function, lambda data: len(data["text"]))
-        await worker.settled()
-        size = 60_000_000
-        frame = json.dumps(
-            {
-                "type": "invokefunction",
-                "invocation_id": str(uuid.uuid4()),
-                "function_id": function,
-                "data": {"text": "x" * size},
-            }
-        )
-        parts = [frame[at : at + (1 << 20)] for at in range(0, len(frame), 1 << 20)]
-        await client.send_raw(parts)
-        assert (await client.frame("invocationresult", 30))["result"] == size
-
-
 @pytest.mark.parametrize("excess", ["message", "frame"])
 async def test_a_message_beyond_64_or_a_frame_beyond_16_mebibytes_cuts_the_connection(url: str, excess: str) -> None:
     function = unique("f::")

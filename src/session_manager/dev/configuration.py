@@ -269,7 +269,10 @@ class Configuration:
                     continue
                 await self._router.call(binding.namespace, binding.function_id, event, binding.metadata)
             except Refused as error:
-                log.warning("a configuration event was not taken", function_id=binding.function_id, error=str(error))
+                if error.body.code != "invocation_stopped":  # else the subscriber left
+                    log.warning(
+                        "a configuration event was not taken", function_id=binding.function_id, error=str(error)
+                    )
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
