@@ -74,9 +74,13 @@ async def payload(event: MessageAdded | MessageUpdated, body: bytes) -> bytes | 
 
 async def _around(value: Struct, field: str, content: Raw | bytes) -> bytes:
     """The JSON of a value, with that of one field given."""
+    return await _joined(_parts(value, field, content))
+
+
+def _parts(value: Struct, field: str, content: Raw | bytes) -> list[bytes | memoryview]:
     hole = b'"%b":[-7]' % field.encode()  # which no such field can be
     head, _, tail = encode(msgspec.structs.replace(value, **{field: Raw(b"[-7]")})).partition(hole)
-    return await _joined([head + hole[:-4], memoryview(content), tail])
+    return [head + hole[:-4], memoryview(content), tail]
 
 
 async def _joined(pieces: Iterable[bytes | memoryview]) -> bytes:
@@ -94,12 +98,22 @@ async def _joined(pieces: Iterable[bytes | memoryview]) -> bytes:
     return whole.getvalue()
 
 
-def _list(items: list[Any]) -> Iterator[bytes]:
+def _list(items: list[Any]) -> Iterator[bytes | memoryview]:
+    """The JSON of blocks of content."""
     mark = b"["
     for item in items:
-        yield mark + encode(item)
+        yield mark
+        long = next((name for name in item.__struct_fields__ if _is_long(getattr(item, name))), None)
+        if long is None:
+            yield encode(item)
+        else:
+            yield from _parts(item, long, getattr(item, long))
         mark = b","
     yield b"]"
+
+
+def _is_long(value: Any) -> bool:
+    return type(value) is Raw and len(memoryview(value)) > LONG
 
 
 def _pieces(value: Any, levels: int, long_texts: bool) -> Iterator[bytes]:

@@ -46,11 +46,14 @@ RECORD_TEXTS = ("title", "description", "draft", "status_reason", "reason")
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 
 STEP = 8_000
-"""Values looked at in one go: some milliseconds."""
+"""Values looked at in one go, which takes some milliseconds; 128 characters of text count as one."""
 
 HEAVY_STEPS = 4
 """A payload that takes more looks than these is heavy: to read and encode it in one go would take tens of
 milliseconds."""
+
+SHORT = 200
+"""Texts of so few characters count for nothing."""
 
 LONG = 100_000
 """A text of more characters makes a request heavy."""
@@ -111,11 +114,11 @@ class Walk:
                 for key, inner in value.items() if kind is dict else value:
                     if type(key) is not str:
                         raise _Refused("a key is no text", path)
-                    if len(key) > LONG or not key.isascii():
+                    if len(key) > SHORT or not key.isascii():
                         room -= self._text(key, path)
                     inner_kind = type(inner)
                     if inner_kind is str:
-                        if len(inner) > LONG or not inner.isascii():
+                        if len(inner) > SHORT or not inner.isascii():
                             room -= self._text(inner, (path, key))
                     elif inner_kind is dict or inner_kind is list:
                         step = (path, key)
@@ -143,7 +146,7 @@ class Walk:
                     if inner_kind is dict or inner_kind is list:
                         todo.append((inner, levels - 1, typed, (path, index)))
                     elif inner_kind is str:
-                        if len(inner) > LONG or not inner.isascii():
+                        if len(inner) > SHORT or not inner.isascii():
                             room -= self._text(inner, (path, index))
                     elif inner is not None and inner_kind is not bool:
                         why = _scalar(inner)
@@ -155,6 +158,7 @@ class Walk:
                 why = _scalar(value)
                 if why:
                     raise _Refused(why, path)
+        self.heavy = self.heavy or room <= 0
         return True
 
     def _text(self, text: str, path: Path) -> int:
@@ -162,7 +166,7 @@ class Walk:
         if len(text) > LONG:
             self.heavy = self.long_texts = True
         if text.isascii():
-            return 0
+            return len(text) >> 7
         if len(text) > PIECE:
             starts = range(0, len(text), PIECE)
             self._todo += [(text[at : at + PIECE], 0, False, path) for at in starts]
@@ -171,7 +175,7 @@ class Walk:
             text.encode()
         except UnicodeEncodeError:
             raise _Refused("the text holds a lone surrogate, which is no character", path) from None
-        return len(text) >> 8
+        return len(text) >> 7
 
 
 class _Pairs(list[tuple[Any, Any]]):

@@ -68,8 +68,8 @@ def main(directory: Path, kills: int, seed: int) -> None:
     while done < kills and not problems:
         name = f"r{done}"
 
-        def work(fd: int, name: str = name) -> None:
-            asyncio.run(load_file(database, fd, name, seed + done, None))
+        def work(fd: int, name: str = name, seed: int = seed + done) -> None:
+            asyncio.run(load_file(database, fd, name, seed, None))
 
         pid, reading = forked(work)
         first = select.select([reading], [], [], 30)[0]

@@ -192,7 +192,9 @@ async def look(store: Store, session: str) -> Look:
     if page.meta is None:
         return None
     shown = [
-        [json.loads(entry.body)["content"][0]["text"], entry.revision] for entry in page.entries if entry.role is not None
+        [json.loads(entry.body)["content"][0]["text"], entry.revision]
+        for entry in page.entries
+        if entry.role is not None
     ]
     return [page.meta.title, page.meta.status, page.meta.message_count, shown]
 
@@ -215,7 +217,9 @@ async def problems(store: Store, told: Told, only: str | None = None) -> list[st
                 found.append(f"{session} counts {has[2]} messages and shows {len(path)}")
     for meta in await store.metas():
         if meta.session_id not in told.looks and meta.session_id not in told.shared and only is None:
-            has = await look(store, meta.session_id)  # a fork or a session that nobody was told of, yet it must be whole
+            has = await look(
+                store, meta.session_id
+            )  # a fork or a session that nobody was told of, yet it must be whole
             if has is not None and has[2] != len(has[3]):
                 found.append(f"{meta.session_id} is not whole")
     return found

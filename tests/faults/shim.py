@@ -33,7 +33,9 @@ def build(directory: Path) -> Path:
     return library
 
 
-def environment(library: Path, directory: Path, *, log: Path | None = None, control: Path | None = None) -> dict[str, str]:
+def environment(
+    library: Path, directory: Path, *, log: Path | None = None, control: Path | None = None
+) -> dict[str, str]:
     made = {**os.environ, "LD_PRELOAD": str(library), "SHIM_DIR": str(directory.resolve())}
     if log is not None:
         made["SHIM_LOG"] = str(log)
@@ -96,7 +98,7 @@ def _apply(content: bytearray, deed: Deed, data: bytes | None = None, shift: int
 
 
 class Disk:
-    """A disk that keeps what was synced, and of the rest what chance leaves: any part, in any order, torn at sectors."""
+    """A disk that keeps what was synced, and of the rest what chance leaves: any part, any order, torn at sectors."""
 
     def __init__(self) -> None:
         self.files: dict[str, _File] = {}

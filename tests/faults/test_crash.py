@@ -40,5 +40,5 @@ def test_what_is_acknowledged_survives_200_kills(tmp_path: Path, figure: Figure)
         "SIGKILL at random moments under 64-way mixed load, always the same database; the callers' side notes what "
         "was acknowledged",
         f"{seen['kills']} kills",
-        f"all {seen['acknowledged']:,} acknowledged changes there and whole, none half applied; opened unaided each time",
+        f"all {seen['acknowledged']:,} acknowledged changes there and whole, none half done; opened unaided each time",
     )

@@ -44,12 +44,17 @@ def test_a_failing_disk_costs_the_call_and_nothing_else(
     assert seen["look"] == ["", "idle", 2, [["before", 0], ["after", 0]]]
     assert seen["reopened"] == seen["look"]
     assert seen["sessions"] == 1
-    names = {"full": "Disk full", "readonly": "Disk read-only", "denied": "Permission denied", "io": "Disk broken (EIO)"}
+    names = {
+        "full": "Disk full",
+        "readonly": "Disk read-only",
+        "denied": "Permission denied",
+        "io": "Disk broken (EIO)",
+    }
     figure(
         names[mode],
         "the file system calls of the running worker fail from one moment on",
         f"{len(seen['errors'])} kinds of writes",
-        "each `session/storage`; reads go on; the next write after the disk is back succeeds, nothing lost or half done",
+        "each `session/storage`; reads go on; writes succeed once the disk is back, nothing lost or half done",
     )
 
 
