@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from session_manager import __version__
-from session_manager.cli import call, dev, manifest, migrate, schemas, serve, watch
+from session_manager.cli import call, dev, interop, manifest, migrate, schemas, serve, watch
 
 COMMANDS: tuple[click.Command, ...] = (
     serve.serve,
@@ -16,6 +16,9 @@ COMMANDS: tuple[click.Command, ...] = (
     call.call,
     watch.watch,
     migrate.command,
+    interop.import_,
+    interop.export,
+    interop.follow,
     schemas.schemas,
     manifest.manifest,
 )

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from session_manager import config, logs
 from session_manager.cli.options import DEFAULT_URL, fail, url_option
 from session_manager.config import InvalidConfiguration
 from session_manager.errors import SessionManagerError
+
+if TYPE_CHECKING:
+    from session_manager.edge.extras import Extras
 
 PATIENCE = 20.0
 
@@ -28,6 +31,8 @@ def defaults(url: str | None, seed: Path | None) -> dict[str, Any]:
         "log_level": os.environ.get("SESSION_MANAGER_LOG", "info"),
         "log_file": None,
         "patience": PATIENCE,
+        "extras": (),
+        "follow_opencode": None,
     }
 
 
@@ -56,8 +61,17 @@ def defaults(url: str | None, seed: Path | None) -> dict[str, Any]:
     type=click.FloatRange(0),
     help="Seconds to wait for the engine, or for a name or a database that another one still holds.",
 )
+@click.option("--with", "extras", multiple=True, type=click.Choice(["opencode"]), help="Serve further functions too.")
+@click.option("--follow-opencode", metavar="URL", help="Mirror the sessions of this OpenCode server into the store.")
 def serve(
-    url: str, seed: Path | None, name: str | None, log_level: str, log_file: Path | None, patience: float
+    url: str,
+    seed: Path | None,
+    name: str | None,
+    log_level: str,
+    log_file: Path | None,
+    patience: float,
+    extras: tuple[str, ...],
+    follow_opencode: str | None,
 ) -> None:
     """Serve the session functions and trigger types on an engine, until SIGTERM or SIGINT.
 
@@ -66,7 +80,15 @@ def serve(
     if log_file is None:
         log_file = config.base_directory() / config.DATA_DIR / "session-manager.log"
     logs.configure(log_level, None if str(log_file) == "-" else log_file)
-    sys.exit(run(url, seed, name, patience))
+    sys.exit(run(url, seed, name, patience, extras=_extras(extras, follow_opencode)))
+
+
+def _extras(names: tuple[str, ...], opencode: str | None) -> Extras | None:
+    if not names and opencode is None:
+        return None
+    from session_manager.cli.interop import opencode_extras
+
+    return opencode_extras(functions="opencode" in names, follow=opencode)
 
 
 def run(
@@ -75,6 +97,7 @@ def run(
     name: str | None,
     patience: float = PATIENCE,
     ready: threading.Event | None = None,
+    extras: Extras | None = None,
 ) -> int:
     """Runs the worker in the main thread until a signal or `failed`; returns the exit status."""
     stop = threading.Event()
@@ -85,7 +108,7 @@ def run(
 
     given = client.own_name("session-manager")
     try:
-        running = worker.start(url, name or given, None if seed is None else config.seed(seed), patience)
+        running = worker.start(url, name or given, None if seed is None else config.seed(seed), patience, extras)
     except (client.EngineError, InvalidConfiguration, SessionManagerError) as error:
         fail(str(error))
     if ready is not None:

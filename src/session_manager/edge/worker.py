@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -17,6 +19,7 @@ from session_manager.dispatch import Runtime, Service
 from session_manager.edge.bridge import Bridge
 from session_manager.edge.client import Client, EngineError, InvocationError, TriggerHandler, probe
 from session_manager.edge.configuration import ConfigurationEntry
+from session_manager.edge.extras import ExtraFunction, Extras
 from session_manager.errors import SessionManagerError
 from session_manager.functions import FUNCTIONS, Function
 from session_manager.hub import Hub
@@ -47,8 +50,9 @@ class FunctionsTaken(EngineError):
 class Worker:
     """session-manager on one engine. `failed` is set when the engine has turned the connection down for good."""
 
-    def __init__(self, url: str, name: str, seed: JsonObject | None) -> None:
-        self._url, self._name, self._seed = url, name, seed
+    def __init__(self, url: str, name: str, seed: JsonObject | None, extras: Extras) -> None:
+        self._url, self._name, self._seed, self._extras = url, name, seed, extras
+        self._tasks: list[concurrent.futures.Future[None]] = []
         self.failed = False
         self._bindings = BindingTable()
         self._closing = False
@@ -76,6 +80,9 @@ class Worker:
             except BaseException:
                 self._calls.run(self._service.runtime.store.close())
                 raise
+            self._tasks = [
+                asyncio.run_coroutine_threadsafe(task(self._service), self._calls.loop) for task in self._extras.tasks
+            ]
         except BaseException:
             for client in reversed(started):
                 client.shutdown()
@@ -122,6 +129,15 @@ class Worker:
                 function.metadata,
                 schema["request_schema"],
                 schema["response_schema"],
+            )
+        for extra in self._extras.functions:
+            self._calls.register_function(
+                extra.id,
+                partial(self._answer_extra, extra),
+                extra.description,
+                {"trace_hidden": True},
+                extra.request_schema,
+                extra.response_schema,
             )
         self._check_ours()
         for trigger_type in TRIGGER_TYPES:
@@ -182,6 +198,11 @@ class Worker:
 
         return handle
 
+    async def _answer_extra(self, extra: ExtraFunction, data: Any) -> Any:
+        if self._closing:
+            raise SessionManagerError("session/storage: the worker is shutting down; try again")
+        return await extra.answer(self._service, data)
+
     # --- events ---
 
     def _post(self, parcels: Sequence[Parcel]) -> None:
@@ -235,6 +256,8 @@ class Worker:
     def stop(self) -> None:
         """Finishes running calls, then deliveries, then the store, then the connections. At most ten seconds."""
         self._closing = True
+        for task in self._tasks:
+            task.cancel()
         self._calls.run(_at_most(self._service.finished(), DRAIN_CALLS))
         if self._bridge is not None:
             self._calls.run(self._bridge.flush())
@@ -286,14 +309,14 @@ async def _at_most(awaitable: Any, seconds: float) -> None:
         log.warning("calls given up at the end")
 
 
-def start(url: str, name: str, seed: JsonObject | None, patience: float) -> Worker:
+def start(url: str, name: str, seed: JsonObject | None, patience: float, extras: Extras | None = None) -> Worker:
     """Starts the worker. Waits so many seconds for the engine, and tries again for as long where it fails or a name, a
     function or the database is still held by another: an engine can hold on to a dead connection, and a predecessor
     may be shutting down. Raises EngineError, InvalidConfiguration or StorageError."""
     probe(url, patience)
     deadline, pause = time.monotonic() + patience, 0.25
     while True:
-        worker = Worker(url, name, seed)
+        worker = Worker(url, name, seed, extras or Extras())
         try:
             worker.start()
         except (EngineError, SessionManagerError) as error:

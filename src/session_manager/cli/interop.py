@@ -1,0 +1,65 @@
+"""`session-manager import|export|follow`: other agents' sessions, one line per system."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from session_manager.interop.opencode import cli as opencode
+
+if TYPE_CHECKING:
+    from session_manager.dispatch import Service
+    from session_manager.edge.extras import Extras
+
+
+@click.group("import")
+def import_() -> None:
+    """Bring sessions of other agents in."""
+
+
+@click.group()
+def export() -> None:
+    """Take sessions out, for other agents to import."""
+
+
+@click.group()
+def follow() -> None:
+    """Mirror the sessions of a running agent, live."""
+
+
+import_.add_command(opencode.import_opencode)
+export.add_command(opencode.export_opencode)
+follow.add_command(opencode.follow_opencode)
+
+
+def opencode_extras(*, functions: bool, follow: str | None) -> Extras:
+    """What `serve --with opencode` and `serve --follow-opencode URL` add to a worker."""
+    from session_manager.edge.extras import ExtraFunction, Extras
+    from session_manager.interop.opencode.functions import FUNCTIONS, WorkerFunction
+    from session_manager.interop.opencode.targets import ServiceTarget
+    from session_manager.schema import document
+
+    async def answer(function: WorkerFunction, service: Service, payload: Any) -> Any:
+        return await function(ServiceTarget(service), payload)
+
+    async def mirror(service: Service) -> None:
+        from session_manager.interop.opencode.client import Server
+        from session_manager.interop.opencode.follow import Mirror
+
+        assert follow is not None
+        server = Server(follow, os.environ.get(opencode.PASSWORD))
+        try:
+            await Mirror(server, ServiceTarget(service)).run()
+        finally:
+            await server.close()
+
+    return Extras(
+        functions=tuple(
+            ExtraFunction(one.id, one.description, document(one.request), document(one.response), partial(answer, one))
+            for one in (FUNCTIONS if functions else ())
+        ),
+        tasks=() if follow is None else (mirror,),
+    )
