@@ -26,8 +26,19 @@ class SystemClock:
 
 
 class RandomIds:
+    """Ids from the system's random source, which is asked for many at a time: asking costs more than the id."""
+
+    def __init__(self) -> None:
+        self._ready: list[str] = []
+
     def session(self) -> str:
-        return f"s_{secrets.token_hex(16)}"
+        return f"s_{self._next()}"
 
     def entry(self) -> str:
-        return f"e_{secrets.token_hex(16)}"
+        return f"e_{self._next()}"
+
+    def _next(self) -> str:
+        if not self._ready:
+            digits = secrets.token_hex(16 * 256)
+            self._ready = [digits[start : start + 32] for start in range(0, len(digits), 32)]
+        return self._ready.pop()

@@ -51,6 +51,8 @@ class Change(Struct, frozen=True):
     leaf: str | None = None
     entries: tuple[Entry, ...] = ()
     drops: frozenset[Drop] = frozenset()
+    fresh: bool = False
+    """Whether the ids of all entries were just made, so that no store needs to look for entries that they replace."""
 
 
 class PathQuery(Struct, frozen=True):

@@ -58,7 +58,7 @@ async def fork(tools: Tools, request: ForkRequest) -> Outcome:
         created_at=now,
         updated_at=now,
     )
-    change = Change(meta.session_id, meta=meta, leaf=copies[-1].id, entries=tuple(copies))
+    change = Change(meta.session_id, meta=meta, leaf=copies[-1].id, entries=tuple(copies), fresh=True)
     return Outcome(ForkResponse(meta.session_id, meta), change, told(created(meta), meta))
 
 

@@ -171,7 +171,7 @@ async def append(tools: Tools, request: AppendRequest) -> Outcome:
         origin=request.origin,
         timestamp=now,
     )
-    change = Change(request.session_id, meta=meta, leaf=entry_id, entries=(entry,))
+    change = Change(request.session_id, meta=meta, leaf=entry_id, entries=(entry,), fresh=request.entry_id is None)
     told_ = told(event, meta, await payload(event, entry.body))
     return Outcome(AppendResponse(entry_id, now, parent_id), change, told_)
 
@@ -205,7 +205,7 @@ async def append_many(tools: Tools, request: AppendManyRequest) -> Outcome:
         emissions.append(Emission(event, meta.metadata))
         parent_id = entry.id
     reply = AppendManyResponse([entry.id for entry in entries], entries[-1].id)
-    change = Change(request.session_id, meta=meta, leaf=entries[-1].id, entries=tuple(entries))
+    change = Change(request.session_id, meta=meta, leaf=entries[-1].id, entries=tuple(entries), fresh=True)
     return Outcome(reply, change, tuple(emissions))
 
 

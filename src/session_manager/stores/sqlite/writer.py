@@ -107,7 +107,11 @@ class Writer:
         if change.drops:
             self._drop(change.session_id, known, change.drops)
         if change.entries:
-            self._put_entries(known, change.entries, seq)
+            if change.fresh:
+                for entry in change.entries:
+                    self._staged[known.num, entry.id] = _Row(entry, self._place(known, entry), seq)
+            else:
+                self._put_entries(known, change.entries, seq)
         if change.leaf is not None:
             known.leaf = change.leaf
         if change.meta is not None:
@@ -211,7 +215,10 @@ class Writer:
         if entry.parent_id is None:
             place = self._new_branch(known, None, 0)
         else:
-            branch, pos = self._place_of(known, entry.parent_id)
+            last = known.last
+            branch, pos = (
+                last[1] if last is not None and last[0] == entry.parent_id else self._place_of(known, entry.parent_id)
+            )
             if branch is None or pos is None:
                 place = UNPLACED
             elif self._tip(known, branch) == pos:
@@ -223,8 +230,6 @@ class Writer:
         return place
 
     def _place_of(self, known: _Known, entry_id: str) -> Place:
-        if known.last is not None and known.last[0] == entry_id:
-            return known.last[1]
         staged = self._staged.get((known.num, entry_id))
         if staged is not None:
             return staged.place
