@@ -8,31 +8,42 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from session_manager.interop.opencode import cli as opencode
-
 if TYPE_CHECKING:
     from session_manager.dispatch import Service
     from session_manager.edge.extras import Extras
 
 
-@click.group("import")
+class _Systems(click.Group):
+    """A group with a command per foreign system, which is imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return ["opencode"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        from session_manager.interop.opencode import cli
+
+        return {
+            "import": cli.import_opencode,
+            "export": cli.export_opencode,
+            "follow": cli.follow_opencode,
+        }[self.name or ""]
+
+
+@click.group("import", cls=_Systems)
 def import_() -> None:
     """Bring sessions of other agents in."""
 
 
-@click.group()
+@click.group(cls=_Systems)
 def export() -> None:
     """Take sessions out, for other agents to import."""
 
 
-@click.group()
+@click.group(cls=_Systems)
 def follow() -> None:
     """Mirror the sessions of a running agent, live."""
-
-
-import_.add_command(opencode.import_opencode)
-export.add_command(opencode.export_opencode)
-follow.add_command(opencode.follow_opencode)
 
 
 def opencode_extras(*, functions: bool, follow: str | None) -> Extras:
@@ -46,11 +57,12 @@ def opencode_extras(*, functions: bool, follow: str | None) -> Extras:
         return await function(ServiceTarget(service), payload)
 
     async def mirror(service: Service) -> None:
+        from session_manager.interop.opencode.cli import PASSWORD
         from session_manager.interop.opencode.client import Server
         from session_manager.interop.opencode.follow import Mirror
 
         assert follow is not None
-        server = Server(follow, os.environ.get(opencode.PASSWORD))
+        server = Server(follow, os.environ.get(PASSWORD))
         try:
             await Mirror(server, ServiceTarget(service)).run()
         finally:
