@@ -79,6 +79,7 @@ class Client:
     def __init__(self, url: str, name: str, description: str, seconds: float = 10.0) -> None:
         probe(url, seconds)
         self.url, self.name = url, name
+        self.namespace = os.environ.get("III_NAMESPACE") or "default"
         options = InitOptions(
             worker_name=name,
             worker_description=description,
@@ -91,23 +92,30 @@ class Client:
         self._wait_accepted(seconds)
 
     def _wait_accepted(self, seconds: float) -> None:
-        """Returns once the engine has answered a call over this connection. Raises NameTaken or EngineError."""
+        """Returns once the engine knows this connection by its name. Raises NameTaken or EngineError. The answer to a
+        call proves nothing: it may come before the refusal of the name."""
+        asked = {"name": self.name, "namespace": self.namespace}
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            try:
-                self._iii.trigger({"function_id": "engine::workers::list", "payload": {}, "timeout_ms": 2000})
-            except RegistrationRejectedError:
-                break
-            except InvocationError:
+        try:
+            while time.monotonic() < deadline:
+                try:
+                    known = self.call_blocking("engine::workers::info", asked, seconds=2.0)
+                except InvocationError:
+                    pass
+                else:
+                    if known["worker"]["id"] == self._iii.worker_id:
+                        return
                 if self._iii.get_connection_state() == "failed":
-                    break
-            else:
-                return
-        failed = self._iii.get_connection_state() == "failed"
+                    raise self._name_taken()
+                time.sleep(0.01)
+        except BaseException:
+            self.shutdown()
+            raise
         self.shutdown()
-        if failed:
-            raise NameTaken(f"another worker is connected under the name {self.name!r}")
         raise EngineError(f"the engine at {self.url} does not answer")
+
+    def _name_taken(self) -> NameTaken:
+        return NameTaken(f"another worker is connected under the name {self.name!r}")
 
     # --- calls ---
 
@@ -120,7 +128,7 @@ class Client:
         namespace: str | None = None,
         metadata: JsonObject | None = None,
     ) -> Any:
-        """Calls a function and returns its reply. Raises InvocationError. From any event loop."""
+        """Calls a function and returns its reply. Raises InvocationError or NameTaken. From any event loop."""
         request: JsonObject = {
             "function_id": function_id,
             "payload": payload,
@@ -130,7 +138,10 @@ class Client:
             request["namespace"] = namespace
         if metadata is not None:
             request["metadata"] = metadata
-        return await self._iii.trigger_async(request)
+        try:
+            return await self._iii.trigger_async(request)
+        except RegistrationRejectedError:
+            raise self._name_taken() from None
 
     async def deliver(
         self, function_id: str, payload: bytes, namespace: str, metadata: JsonObject | None, seconds: float
@@ -225,10 +236,6 @@ class Client:
 
         self._iii.add_connection_state_listener(changed)
         present = False
-
-    @property
-    def namespace(self) -> str:
-        return os.environ.get("III_NAMESPACE") or "default"
 
     def shutdown(self) -> None:
         """Closes the connection and ends its thread. From the main thread only."""
