@@ -168,9 +168,9 @@ class Worker:
             except InvocationError as error:
                 raise EngineError(f"the engine does not tell who serves the functions: {error}") from None
             owners |= {one["function_id"]: one.get("worker_name") for one in told}
-        for id_, owner in owners.items():
+        for owner in owners.values():
             if owner not in (None, self._name):
-                raise FunctionsTaken(f"{id_} is served by another worker, {owner!r}")
+                raise FunctionsTaken(f"the session functions are served by another worker, {owner!r}")
         return owners
 
     def _check_ours(self, seconds: float = 10.0) -> None:
