@@ -187,15 +187,16 @@ class Told:
                 self.acknowledged += 1
 
 
+def text_of(body: bytes) -> str:
+    content = json.loads(body)["content"]
+    return str(content[0].get("text", "")) if content else ""
+
+
 async def look(store: Store, session: str) -> Look:
     page = await store.path(PathQuery(session))
     if page.meta is None:
         return None
-    shown = [
-        [json.loads(entry.body)["content"][0]["text"], entry.revision]
-        for entry in page.entries
-        if entry.role is not None
-    ]
+    shown = [[text_of(entry.body), entry.revision] for entry in page.entries if entry.role is not None]
     return [page.meta.title, page.meta.status, page.meta.message_count, shown]
 
 

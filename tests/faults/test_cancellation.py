@@ -13,7 +13,7 @@ from tests.stage import InProcess
 
 async def cut_off(call: Any, after: int) -> bool:
     """Runs a call for so many turns of the event loop, then cancels it; whether it was answered before."""
-    task = asyncio.ensure_future(call)
+    task: asyncio.Future[Any] = asyncio.ensure_future(call)
     for _ in range(after):
         if task.done():
             break

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from session_manager import __version__
-from session_manager.cli import call, dev, interop, manifest, migrate, schemas, serve, watch
+from session_manager.cli import call, check, dev, interop, manifest, migrate, schemas, serve, watch
 
 COMMANDS: tuple[click.Command, ...] = (
     serve.serve,
@@ -15,6 +15,7 @@ COMMANDS: tuple[click.Command, ...] = (
     dev.engine,
     call.call,
     watch.watch,
+    check.check,
     migrate.command,
     interop.import_,
     interop.export,

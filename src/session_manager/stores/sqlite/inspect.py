@@ -1,0 +1,226 @@
+"""Looking at a database without trusting it, and mending what can be derived from the rest."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from session_manager.errors import StorageError
+from session_manager.model import Entry, SessionMeta, decode_meta
+from session_manager.stores.sqlite import files, rows
+from session_manager.stores.sqlite.schema import VERSION
+from session_manager.stores.sqlite.writer import digests
+
+PROBLEMS = 20
+"""Most problems of the file that SQLite is asked for."""
+
+
+class Row(Struct):
+    """An entry's row as it is, sound or not."""
+
+    num: int
+    id: str
+    parent_id: str | None
+    entry: Entry | None
+    """None when the row is damaged."""
+    branch: int | None
+    pos: int | None
+
+
+class Held(Struct):
+    """What a database holds of one session."""
+
+    num: int
+    session_id: str
+    meta: SessionMeta | None
+    damaged: bool
+    """Whether there is a record that cannot be read."""
+    leaf: str | None
+    rows: list[Row]
+    """In the order in which they were first written."""
+    index: list[str]
+    """What of the index and of the repeated columns does not agree with the rest."""
+
+
+class Inspection:
+    """One state of a database. To be closed."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises StorageError when the file is not there or is no such database."""
+        if not path.exists():
+            raise StorageError("there is no such database")
+        self._path = path
+        try:
+            version = files.version_of(path)
+            if version != VERSION:
+                raise StorageError(f"the database has schema version {version}, this program's is {VERSION}")
+            self._db = files.connect(path, "FULL", read_only=True)
+            self._db.execute("BEGIN")
+            self.last: int = self._db.execute("SELECT last FROM sequence").fetchone()[0]
+        except sqlite3.Error as error:
+            raise StorageError(f"the database cannot be read ({error.sqlite_errorname})") from error
+
+    def close(self) -> None:
+        self._db.close()
+
+    def file_problems(self) -> list[str]:
+        """What SQLite finds wrong with the file itself."""
+        try:
+            found = [text for (text,) in self._db.execute(f"PRAGMA integrity_check({PROBLEMS})")]
+        except sqlite3.Error as error:
+            found = [str(error)]
+        return [text for text in found if text != "ok"]
+
+    def lost_commits(self) -> int:
+        """How many commits were acknowledged that the database does not have."""
+        return max(0, files.Mark(self._path).read() - self.last)
+
+    def strays(self) -> int:
+        """Rows of entries that belong to no session."""
+        count: int = self._db.execute(
+            "SELECT count(*) FROM entry WHERE session NOT IN (SELECT num FROM session)"
+        ).fetchone()[0]
+        return count
+
+    def sessions(self) -> Iterator[Held]:
+        """Raises StorageError where the file cannot be read on."""
+        try:
+            for num, id_, leaf, stored, sum_, *repeated in self._db.execute(
+                "SELECT num, id, leaf, meta, sum, status, created_at, updated_at FROM session ORDER BY id"
+            ).fetchall():
+                meta, damaged = None, False
+                try:
+                    meta = rows.meta(id_, stored, sum_)
+                except StorageError:
+                    damaged = True
+                held = Held(num, id_, meta, damaged, leaf, self._rows(num, id_), [])
+                held.index = [*self._wrong_columns(held, repeated), *self._wrong_places(held)]
+                yield held
+        except sqlite3.Error as error:
+            raise StorageError(f"the database cannot be read ({error.sqlite_errorname})") from error
+
+    def _rows(self, num: int, session_id: str) -> list[Row]:
+        found: list[Row] = []
+        statement = f"SELECT num, branch, pos, {rows.ENTRY} FROM entry WHERE session = ? ORDER BY num"  # noqa: S608
+        for number, branch, pos, *columns in self._db.execute(statement, (num,)):
+            try:
+                entry: Entry | None = rows.entry(session_id, columns)
+            except StorageError:
+                entry = None
+            found.append(Row(number, str(columns[0]), columns[1], entry, branch, pos))
+        return found
+
+    def _wrong_columns(self, held: Held, repeated: list[Any]) -> Iterator[str]:
+        meta = held.meta
+        if meta is not None and repeated != [meta.status, meta.created_at, meta.updated_at]:
+            yield "the columns that lists sort by do not agree with the record"
+        if not held.damaged:
+            labels = {row[0] for row in self._db.execute("SELECT digest FROM label WHERE session = ?", (held.num,))}
+            if labels != digests(None if meta is None else meta.metadata):
+                yield "the labels that lists filter by do not agree with the record"
+
+    def _wrong_places(self, held: Held) -> Iterator[str]:
+        """Entries that have a place must hang on the entry before it; those without one are walked, which is right."""
+        branches: dict[int, tuple[int | None, int]] = {
+            branch: (parent, start)
+            for branch, parent, start in self._db.execute(
+                "SELECT branch, parent, start FROM branch WHERE session = ?", (held.num,)
+            )
+        }
+        places: dict[tuple[int | None, int | None], Row] = {
+            (row.branch, row.pos): row for row in held.rows if row.branch is not None
+        }
+        for row in held.rows:
+            if row.branch is None or row.pos is None:
+                continue
+            if row.branch not in branches:
+                yield f"entry {row.id!r} is on a branch that is not there"
+                continue
+            parent, start = branches[row.branch]
+            before = (
+                places.get((row.branch, row.pos - 1)) if row.pos > start else _end(places, branches, parent, row.pos)
+            )
+            if (None if before is None else before.id) != row.parent_id:
+                yield f"the place of entry {row.id!r} does not agree with its parent"
+
+
+def _end(
+    places: dict[tuple[int | None, int | None], Row],
+    branches: dict[int, tuple[int | None, int]],
+    branch: int | None,
+    pos: int,
+) -> Row | None:
+    """The entry before the first one of a branch, on the branches below."""
+    while branch is not None and branch in branches:
+        parent, start = branches[branch]
+        if pos - 1 >= start:
+            return places.get((branch, pos - 1))
+        branch = parent
+    return None
+
+
+class Mender:
+    """Changes to a database that no other process has open."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = files.connect(path, "FULL")
+
+    def close(self) -> None:
+        self._db.close()
+
+    def back_up(self, to: Path) -> None:
+        """A copy of the whole database, which must not be there yet."""
+        with sqlite3.connect(to) as target:
+            self._db.backup(target)
+        target.close()
+
+    def forget_places(self, held: Held) -> None:
+        """Makes a session's paths be found by walking, and its columns and labels agree with its record."""
+        with self._whole():
+            self._db.execute("UPDATE entry SET branch = NULL, pos = NULL WHERE session = ?", (held.num,))
+            self._db.execute("DELETE FROM branch WHERE session = ?", (held.num,))
+            if held.meta is not None:
+                self._db.execute(
+                    "UPDATE session SET status = ?, created_at = ?, updated_at = ? WHERE num = ?",
+                    (held.meta.status, held.meta.created_at, held.meta.updated_at, held.num),
+                )
+            self._db.execute("DELETE FROM label WHERE session = ?", (held.num,))
+            metadata = None if held.meta is None else held.meta.metadata
+            self._db.executemany("INSERT INTO label VALUES (?, ?)", [(one, held.num) for one in digests(metadata)])
+
+    def salvage(self, held: Held) -> SessionMeta:
+        """What can still be told of a damaged record: all of it if it can be read, else what its columns repeat."""
+        stored, status, created_at, updated_at = self._db.execute(
+            "SELECT meta, status, created_at, updated_at FROM session WHERE num = ?", (held.num,)
+        ).fetchone()
+        try:
+            meta = decode_meta(stored)
+        except (TypeError, ValueError):
+            pass
+        else:
+            if meta.session_id == held.session_id:
+                return meta
+        return SessionMeta(
+            session_id=held.session_id,
+            title="",
+            description="",
+            status=status if status in ("idle", "working", "done", "error") else "idle",
+            created_at=created_at if type(created_at) is int else 0,
+            updated_at=updated_at if type(updated_at) is int else 0,
+            message_count=0,
+        )
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")

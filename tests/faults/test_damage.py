@@ -1,0 +1,390 @@
+"""Each kind of damage is found by its name, concerns its own session only, and is mended without losing a byte."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from session_manager.cli import main
+from session_manager.clock import RandomIds, SystemClock
+from session_manager.doctor.check import Report, check
+from session_manager.doctor.findings import KINDS
+from session_manager.errors import StorageError
+from session_manager.stores.sqlite import SqliteStore
+from tests.faults.conftest import Figure
+from tests.faults.load import look, service, user
+
+CALL = {
+    "role": "assistant",
+    "content": [{"type": "function_call", "id": "c1", "function_id": "f", "arguments": {}}],
+    "stop_reason": "function_call",
+    "model": "m",
+    "provider": "p",
+    "timestamp": 0,
+}
+RESULT = {"role": "function_result", "function_call_id": "c1", "function_id": "f", "content": [], "timestamp": 0}
+
+
+async def filled(path: Path) -> None:
+    """Sessions `sick` and `well`, alike: three messages, a branch, a label."""
+    store = SqliteStore(path)
+    await store.open()
+    to = service(store)
+    for session in ("sick", "well"):
+        await to.call("session::ensure", {"session_id": session, "title": "t", "metadata": {"a": 1}})
+        for id_ in ("one", "two", "three"):
+            await to.call("session::append", {"session_id": session, "entry_id": id_, "message": user(id_)})
+        await to.call(
+            "session::append", {"session_id": session, "entry_id": "branch", "parent_id": "one", "message": user("b")}
+        )
+        await to.call("session::set-active-leaf", {"session_id": session, "entry_id": "three"})
+    await store.close()
+
+
+def sql(*statements: str) -> Callable[[Path], None]:
+    def break_it(path: Path) -> None:
+        with sqlite3.connect(path) as db:
+            for statement in statements:
+                db.execute(statement)
+        db.close()
+
+    return break_it
+
+
+def calling(*steps: tuple[str, dict[str, Any]]) -> Callable[[Path], None]:
+    async def run(path: Path) -> None:
+        store = SqliteStore(path)
+        await store.open()
+        for function, payload in steps:
+            await service(store).call(f"session::{function}", {"session_id": "sick", **payload})
+        await store.close()
+
+    return lambda path: asyncio.run(run(path))
+
+
+def torn(path: Path) -> None:
+    """Overwrites a page of the database file in the middle."""
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2 // 4096 * 4096
+    data[middle : middle + 2048] = bytes(range(256)) * 8
+    path.write_bytes(data)
+
+
+def behind(path: Path) -> None:
+    path.with_name(path.name + ".mark").write_bytes(b"%020d" % 1000)
+
+
+SICK = "(SELECT num FROM session WHERE id = 'sick')"
+
+BREAKS: dict[str, tuple[Callable[[Path], None], bool]] = {
+    "entry-damaged": (sql(f"UPDATE entry SET body = '{{}}' WHERE session = {SICK} AND id = 'two'"), False),
+    "record-damaged": (sql("UPDATE session SET meta = x'7b' WHERE id = 'sick'"), True),
+    "index-wrong": (sql(f"UPDATE entry SET pos = 7 WHERE session = {SICK} AND id = 'two'"), True),
+    "stray-entries": (
+        sql("INSERT INTO entry SELECT NULL, 999, id, parent_id, timestamp, role, body, revision, origin, sum, NULL,"
+            " NULL, seq FROM entry LIMIT 1"),
+        False,
+    ),
+    "entries-without-record": (calling(("store::delete-meta", {})), True),
+    "record-without-entries": (calling(("store::delete-entries", {}), ("store::delete-active-leaf", {})), True),
+    "count-wrong": (calling(("store::put-entry", {"entry": {
+        "kind": "message", "id": "raw", "parent_id": "three", "timestamp": 0, "message": user("raw")}})), True),
+    "leaf-gone": (calling(("store::set-active-leaf", {"entry_id": "nobody"})), True),
+    "leaf-missing": (calling(("store::delete-active-leaf", {})), True),
+    "parent-missing": (sql(f"DELETE FROM entry WHERE session = {SICK} AND id = 'two'"), True),
+    "cycle": (sql(f"UPDATE entry SET parent_id = 'three' WHERE session = {SICK} AND id = 'one'"), True),
+    "call-without-result": (calling(("append", {"entry_id": "call", "message": CALL})), True),
+    "result-without-call": (calling(("append", {"entry_id": "result", "message": RESULT})), False),
+    "stuck-working": (calling(("set-status", {"status": "working"})), True),
+    "commits-lost": (behind, False),
+    "file-damaged": (torn, False),
+}  # fmt: skip
+"""Per kind: how a database gets it, and whether it can be mended."""
+
+
+def examined(path: Path, **options: Any) -> Report:
+    return asyncio.run(check(f"sqlite:{path}", SystemClock(), RandomIds(), stuck=-1, **options))
+
+
+async def broken_out(path: Path) -> dict[str, Any]:
+    """What each session answers, read by a worker."""
+    store = SqliteStore(path)
+    await store.open()
+    answers: dict[str, Any] = {}
+    for session in ("sick", "well"):
+        try:
+            answers[session] = await look(store, session)
+        except StorageError as error:
+            answers[session] = str(error)
+    to = service(store)
+    await to.call("session::append", {"session_id": "well", "message": user("more")})
+    await store.close()
+    return answers
+
+
+WELL = ["t", "idle", 4, [["one", 0], ["two", 0], ["three", 0]]]
+
+
+def test_a_sound_store_has_no_findings(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    asyncio.run(filled(path))
+    report = examined(path)
+    assert (report.sessions, report.entries, report.findings) == (2, 8, [])
+
+
+@pytest.mark.parametrize("kind", BREAKS)
+def test_damage_is_found_and_named(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    asyncio.run(filled(path))
+    BREAKS[kind][0](path)
+    try:
+        report = examined(path)
+    except StorageError:
+        assert kind == "file-damaged"
+        return
+    assert kind in {finding.kind for finding in report.findings}
+    assert not report.healthy
+    if kind not in ("file-damaged", "commits-lost", "stray-entries"):
+        assert {finding.session_id for finding in report.findings} == {"sick"}
+
+
+def test_every_kind_has_its_test() -> None:
+    elsewhere = {"session-unreadable", "notice"}  # of directories; see the tests below
+    assert set(KINDS) == set(BREAKS) | elsewhere
+
+
+@pytest.mark.parametrize("kind", [kind for kind in BREAKS if kind not in ("file-damaged", "stray-entries")])
+def test_damage_concerns_its_own_session_only(kind: str, tmp_path: Path, figure: Figure) -> None:
+    path = tmp_path / "sessions.db"
+    asyncio.run(filled(path))
+    BREAKS[kind][0](path)
+    answers = asyncio.run(broken_out(path))
+    assert answers["well"] == WELL
+    if kind in ("entry-damaged", "record-damaged", "index-wrong", "leaf-gone", "parent-missing", "cycle"):
+        assert str(answers["sick"]).startswith("session/storage")
+    if kind == "cycle":
+        figure(
+            "Broken data",
+            "missing parent, cycle, leaf gone, damaged rows and records, records without entries and the reverse",
+            f"{len(BREAKS)} kinds",
+            "`session/storage` for that session where its path cannot be read, all others unaffected; each kind is "
+            "found by `session-manager check`",
+        )
+
+
+def rows(path: Path) -> set[tuple[Any, ...]]:
+    with sqlite3.connect(path) as db:
+        found = set(db.execute("SELECT session, id, parent_id, timestamp, role, body, revision, origin FROM entry"))
+    db.close()
+    return found
+
+
+@pytest.mark.parametrize("kind", [kind for kind, (_, mends) in BREAKS.items() if mends])
+def test_repair_mends_it_and_loses_nothing(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    asyncio.run(filled(path))
+    BREAKS[kind][0](path)
+    before = rows(path)
+    report = examined(path, repair=True)
+    assert report.healthy, report.findings
+    assert all(finding.repaired for finding in report.findings)
+    assert before <= rows(path), "what was stored is still there as it was"
+    assert report.backup is not None
+    assert rows(Path(report.backup)) == before
+    again = examined(path)
+    left = {finding.kind for finding in again.findings}
+    if kind in ("parent-missing", "cycle"):
+        left -= {kind}  # the old branch stays as it was; nothing leads there any more
+    assert left == set()
+    assert asyncio.run(broken_out(path))["well"] == WELL
+    assert not str(asyncio.run(broken_out(path))["sick"]).startswith("session/")
+
+
+@pytest.mark.parametrize("kind", [kind for kind, (_, mends) in BREAKS.items() if not mends and kind != "file-damaged"])
+def test_what_cannot_be_mended_is_left_alone_and_told(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    asyncio.run(filled(path))
+    BREAKS[kind][0](path)
+    before = rows(path)
+    report = examined(path, repair=True)
+    assert not report.healthy
+    assert before <= rows(path)
+
+
+async def test_a_running_worker_can_be_looked_at_and_not_repaired(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    await filled(path)
+    store = SqliteStore(path)
+    await store.open()
+    to = service(store)
+    await to.call("session::store::delete-active-leaf", {"session_id": "sick"})
+    report = await check(f"sqlite:{path}", SystemClock(), RandomIds())
+    assert [finding.kind for finding in report.findings] == ["leaf-missing"]
+    with pytest.raises(StorageError, match="in use"):
+        await check(f"sqlite:{path}", SystemClock(), RandomIds(), repair=True)
+    await to.call("session::append", {"session_id": "well", "message": user("more")})
+    await store.close()
+
+
+def test_a_cut_log_is_noticed(tmp_path: Path, figure: Figure) -> None:
+    """SQLite takes a cut log for a shorter one; the mark beside the database tells."""
+    source = tmp_path / "source"
+    source.mkdir()
+
+    async def left_open() -> dict[str, bytes]:
+        store = SqliteStore(source / "sessions.db")
+        await store.open()
+        to = service(store)
+        for n in range(40):
+            await to.call("session::ensure", {"session_id": f"s{n}"})
+            await to.call("session::append", {"session_id": f"s{n}", "message": user("x" * 300)})
+        files = {path.name: path.read_bytes() for path in source.iterdir() if not path.name.endswith("-shm")}
+        await store.close()
+        return files
+
+    files = asyncio.run(left_open())
+    log = files["sessions.db-wal"]
+    noticed = tried = 0
+    for cut in range(0, len(log), max(1, len(log) // 60)):
+        directory = tmp_path / f"cut-{cut}"
+        directory.mkdir()
+        for name, content in files.items():
+            (directory / name).write_bytes(content[:cut] if name.endswith("-wal") else content)
+        tried += 1
+        report_kinds: set[str] = set()
+        try:
+            report_kinds = {finding.kind for finding in examined(directory / "sessions.db").findings}
+        except StorageError:
+            report_kinds = {"commits-lost"}  # so much was cut that there is no database left
+        assert report_kinds <= {"commits-lost"}, "nothing half done is served"
+        noticed += "commits-lost" in report_kinds
+    assert noticed == tried, "every cut took something, and every one is noticed"
+    figure(
+        "Log cut",
+        "the write-ahead log cut at places all over it",
+        f"{tried} cuts",
+        "every one told (in the log at start, and by `check`); what is left is whole, nothing torn is served",
+    )
+
+
+def test_a_torn_page_is_told_and_not_served(tmp_path: Path, figure: Figure) -> None:
+    path = tmp_path / "sessions.db"
+    texts = {f"{n}": f"{n} " + "x" * 3000 for n in range(60)}
+
+    async def fill() -> None:
+        store = SqliteStore(path)
+        await store.open()
+        to = service(store)
+        for n, text in texts.items():
+            await to.call("session::ensure", {"session_id": n})
+            await to.call("session::append", {"session_id": n, "message": user(text)})
+        await store.close()
+
+    async def read() -> int:
+        store = SqliteStore(path)
+        await store.open()
+        refused = 0
+        try:
+            for n, text in texts.items():
+                try:
+                    seen = await look(store, n)
+                except StorageError:
+                    refused += 1
+                else:
+                    assert seen == ["", "idle", 1, [[text, 0]]], "what is torn must not be served"
+        finally:
+            await store.close()
+        return refused
+
+    asyncio.run(fill())
+    sound = path.read_bytes()
+    pages = len(sound) // 4096
+    tried = told = 0
+    for page in range(1, pages, max(1, pages // 40)):
+        data = bytearray(sound)
+        data[page * 4096 + 1024 : page * 4096 + 3072] = b"y" * 2048
+        path.write_bytes(data)
+        tried += 1
+        try:
+            refused = asyncio.run(read())
+            found = bool(examined(path).findings)
+        except StorageError:
+            found, refused = True, 1
+        told += found
+        assert found or not refused
+    path.write_bytes(sound)
+    figure(
+        "Torn pages",
+        "half of a page overwritten, all over the database file",
+        f"{tried} pages",
+        f"never served: `session/storage` for what was on it; `check` tells {told} of {tried}, the others were unused",
+    )
+    assert told > tried // 2
+
+
+@pytest.mark.parametrize("what", ["a file that is none", "a database of another program", "nothing"])
+def test_what_is_no_store_is_refused_with_status_2(what: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    if what == "a file that is none":
+        path.write_bytes(b"hello" * 1000)
+    elif what == "a database of another program":
+        sql("CREATE TABLE t (a)")(path)
+    result = CliRunner().invoke(main, ["check", f"sqlite:{path}"])
+    assert result.exit_code == 2, result.output
+    assert path.exists() == (what != "nothing")
+
+
+def test_the_command_prints_a_table_and_json_and_its_status_tells(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    asyncio.run(filled(path))
+    run = CliRunner()
+    result = run.invoke(main, ["check", f"sqlite:{path}"])
+    assert (result.exit_code, "Nothing is wrong." in result.output) == (0, True)
+    BREAKS["leaf-gone"][0](path)
+    result = run.invoke(main, ["check", f"sqlite:{path}"])
+    assert result.exit_code == 1
+    assert "leaf-gone (1)" in result.output
+    result = run.invoke(main, ["check", f"sqlite:{path}", "--json"])
+    report = json.loads(result.output)
+    assert (result.exit_code, report["healthy"]) == (1, False)
+    assert report["findings"] == [
+        {"kind": "leaf-gone", "text": "the active leaf names no entry", "session_id": "sick", "entry_id": "nobody"}
+    ]
+    result = run.invoke(main, ["check", f"sqlite:{path}", "--repair"])
+    assert result.exit_code == 0, result.output
+    assert "repaired:" in result.output
+    assert run.invoke(main, ["check", f"sqlite:{path}"]).exit_code == 0
+
+
+def test_a_directory_of_files_is_checked_through_the_port(tmp_path: Path) -> None:
+    from session_manager.stores.fs import FsStore
+
+    async def fill() -> None:
+        store = FsStore(tmp_path / "data")
+        await store.open()
+        to = service(store)
+        await to.call("session::ensure", {"session_id": "s"})
+        await to.call("session::append", {"session_id": "s", "message": user("x")})
+        await to.call("session::store::set-active-leaf", {"session_id": "s", "entry_id": "nobody"})
+        await store.close()
+
+    asyncio.run(fill())
+    (tmp_path / "data" / "bad.jsonl").write_bytes(b"\xff\xfe\n")
+    report = asyncio.run(check(f"fs:{tmp_path / 'data'}", SystemClock(), RandomIds()))
+    kinds = {finding.kind for finding in report.findings}
+    assert {"leaf-gone", "session-unreadable"} <= kinds
+    with (tmp_path / "data" / "s.jsonl").open("ab") as out:
+        out.write(b'{"type":"leaf","entry')
+    report = asyncio.run(check(f"fs:{tmp_path / 'data'}", SystemClock(), RandomIds()))
+    assert "notice" in {finding.kind for finding in report.findings}
+    (tmp_path / "data" / "bad.jsonl").unlink()
+    report = asyncio.run(check(f"fs:{tmp_path / 'data'}", SystemClock(), RandomIds(), repair=True))
+    assert report.healthy
+    assert report.backup is not None
