@@ -6,7 +6,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -366,17 +366,26 @@ async def test_a_target_that_takes_nothing_any_more_ends_it() -> None:
         await migrate(a, Failing(20), quiet)
 
 
-async def test_a_target_that_loses_something_is_found_out() -> None:
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda change: replace(change, entries=change.entries[:-1]),
+        lambda change: replace(change, entries=(replace(change.entries[0], revision=9), *change.entries[1:])),
+        lambda change: replace(change, entries=(replace(change.entries[0], origin=b"{}"), *change.entries[1:])),
+        lambda change: replace(change, leaf=None),
+        lambda change: replace(change, meta=replace(change.meta, draft="x")),
+    ],
+)
+async def test_a_target_that_loses_something_is_found_out(lose: Callable[[Change], Change]) -> None:
     class Losing(MemoryStore):
         def apply(self, change: Change) -> None:
-            super().apply(replace(change, entries=change.entries[:-1]))
+            super().apply(lose(change) if change.session_id == "s" else change)
 
     a = MemoryStore()
-    await fill(a, sessions(6, 8))
+    await fill(a, [*sessions(6, 8), Change("s", record("s"), "b", (message("a", None), message("b", "a")))])
     report = await migrate(a, Losing(), quiet)
-    assert report.new == 6
-    assert len(report.skipped) == 5
-    assert (report.verified_sessions, report.complete) == (1, False)
+    assert (report.new, report.verified_sessions, report.complete) == (7, 6, False)
+    assert [problem.session_id for problem in report.skipped] == ["s"]
 
 
 # --- the command ---

@@ -21,7 +21,7 @@ from session_manager.store import (
     Session,
     View,
 )
-from session_manager.tree import MISSING, chain
+from session_manager.stores.index import Line, Records
 
 T = TypeVar("T")
 
@@ -47,10 +47,18 @@ class Kept(Struct):
         if change.meta is not None:
             self.meta = change.meta
 
+    def rehangs(self, change: Change) -> bool:
+        """Whether a change takes entries away or hangs one elsewhere, so that paths which were walked may be others."""
+        if Drop.ENTRIES in change.drops:
+            return True
+        olds = [(self.entries.get(entry.id), entry) for entry in change.entries]
+        return any(old is not None and old.parent_id != new.parent_id for old, new in olds)
+
     def is_empty(self) -> bool:
         return self.meta is None and self.leaf is None and not self.entries
 
-    def path(self, query: PathQuery) -> PathPage:
+    def path(self, query: PathQuery, line: Line | None = None) -> PathPage:
+        """The page of `query`; `line` is a line over `entries`, if somebody keeps one."""
         if self.meta is None:
             return PathPage(Found.NO_SESSION)
         if query.leaf is not None and query.leaf not in self.entries:
@@ -58,33 +66,34 @@ class Kept(Struct):
         leaf = self.leaf if query.leaf is None else query.leaf
         if leaf is None:
             return PathPage(Found.NO_LEAF, self.meta)
-        entries = self.entries
-        ids = chain(query.session_id, leaf, lambda id_: entries[id_].parent_id if id_ in entries else MISSING)
-        return page_of([entries[id_] for id_ in ids if query.shows(entries[id_].role)], query, self.meta)
-
-
-def page_of(shown: list[Entry], query: PathQuery, meta: SessionMeta) -> PathPage:
-    """The page of `query` from the whole path as filtered."""
-    start = 0
-    if query.after is not None:
-        start = next((n for n, entry in enumerate(shown, 1) if entry.id == query.after), 0)
-        if start == 0:
-            return PathPage(Found.NOT_SHOWN, meta)
-    page = take(((entry, len(entry.body)) for entry in shown[start:]), query.limit, query.max_bytes)
-    return PathPage(Found.PATH, meta, tuple(page), start + len(page) < len(shown))
+        line = Line(self.entries) if line is None else line
+        end, start = line.lead_to(query.session_id, leaf), 0
+        if query.after is not None:
+            after = line.place(query.after)
+            if after is None or after > end or not query.shows(self.entries[query.after].role):
+                return PathPage(Found.NOT_SHOWN, self.meta)
+            start = after + 1
+        path = (self.entries[line.ids[place]] for place in range(start, end + 1))
+        shown = (entry for entry in path if query.shows(entry.role))
+        page = take(((entry, len(entry.body)) for entry in shown), query.limit, query.max_bytes)
+        return PathPage(Found.PATH, self.meta, tuple(page), next(shown, None) is not None)
 
 
 def take(sized: Iterable[tuple[T, int]], limit: int | None, max_bytes: int | None) -> list[T]:
     """The first items, at most `limit`, ending with the one that fills `max_bytes`; one at least, if there is any."""
     taken: list[T] = []
     room = max_bytes
-    for item, size in sized:
-        if len(taken) == limit or (room is not None and room <= 0):
-            break
+    for item, size in sized:  # none is drawn from `sized` but what is taken: who asks it for more goes on behind these
         taken.append(item)
         if room is not None:
             room -= size
+        if len(taken) == limit or (room is not None and room <= 0):
+            break
     return taken
+
+
+def is_listed(meta: SessionMeta, query: ListQuery) -> bool:
+    return (query.status is None or meta.status == query.status) and matches(query.metadata, meta.metadata)
 
 
 def list_page(metas: Iterable[SessionMeta], query: ListQuery) -> ListPage:
@@ -94,11 +103,7 @@ def list_page(metas: Iterable[SessionMeta], query: ListQuery) -> ListPage:
     def position(meta: SessionMeta) -> tuple[int, bytes]:
         return order.key(meta), meta.session_id.encode()
 
-    rows = [
-        meta
-        for meta in metas
-        if (query.status is None or meta.status == query.status) and matches(query.metadata, meta.metadata)
-    ]
+    rows = [meta for meta in metas if is_listed(meta, query)]
     rows.sort(key=position, reverse=order.descending)
     if query.after is not None:
         after = (query.after[0], query.after[1].encode())
@@ -115,6 +120,9 @@ class MemoryStore:
 
     def __init__(self, kept: dict[str, Kept] | None = None) -> None:
         self._kept = kept or {}
+        self._lines: dict[str, Line] = {}
+        """Of sessions whose path was read."""
+        self._records = Records({id_: kept.meta for id_, kept in self._kept.items() if kept.meta is not None})
         self._commits = 0
 
     def __contains__(self, session_id: str) -> bool:
@@ -146,19 +154,33 @@ class MemoryStore:
         return sorted(self._kept, key=str.encode)
 
     async def path(self, query: PathQuery) -> PathPage:
-        return self._kept.get(query.session_id, Kept()).path(query)
+        kept = self._kept.get(query.session_id)
+        if kept is None:
+            return PathPage(Found.NO_SESSION)
+        line = self._lines.get(query.session_id)
+        if line is None:
+            line = self._lines[query.session_id] = Line(kept.entries)
+        return kept.path(query, line)
 
     async def sessions(self, query: ListQuery) -> ListPage:
-        return list_page((kept.meta for kept in self._kept.values() if kept.meta is not None), query)
+        metas = (self._kept[id_].meta for id_ in self._records.behind(query.order, query.after))
+        rows = (meta for meta in metas if meta is not None and is_listed(meta, query))
+        page = take(((meta, len(encode(meta))) for meta in rows), query.limit, query.max_bytes)
+        return ListPage(tuple(page), next(rows, None) is not None)
 
     def ahead(self) -> View:
         return self
 
     def apply(self, change: Change) -> None:
         kept = self._kept.setdefault(change.session_id, Kept())
+        if change.session_id in self._lines and kept.rehangs(change):
+            del self._lines[change.session_id]
+        before = kept.meta
         kept.apply(change)
+        self._records.replace(change.session_id, before, kept.meta)
         if kept.is_empty():
             del self._kept[change.session_id]
+            self._lines.pop(change.session_id, None)
 
     def commit(self, view: View, change: Change) -> Awaitable[int]:
         self.apply(change)
