@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import heapq
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple, get_args
 
 import structlog
 
 from session_manager.errors import BrokenPath, StorageError
 from session_manager.filters import matches
-from session_manager.model import Entry, Role, SessionMeta
+from session_manager.model import Entry, Role, SessionMeta, Status
 from session_manager.store import Found, ListPage, ListQuery, Order, PathPage, PathQuery, Session
 from session_manager.stores.memory import take
 from session_manager.stores.sqlite import rows
@@ -20,6 +22,8 @@ from session_manager.stores.sqlite.writer import digest
 from session_manager.tree import MISSING, chain
 
 log = structlog.get_logger("session_manager.sqlite")
+
+STATUSES: tuple[Status, ...] = get_args(get_args(Status)[0])
 
 RARE = 1000
 """A metadata filter that at most so many sessions match is answered from them; a commoner one from the sorted list."""
@@ -245,18 +249,29 @@ class Reader:
         return rarest[1] if rarest is not None and rarest[0] <= RARE else None
 
     def _sorted(self, query: ListQuery) -> Iterator[Any]:
-        """Rows in order, from an index that has that order."""
+        """Rows in order: the range of each status from an index that has that order, merged."""
+        statuses = STATUSES if query.status is None else (query.status,)
+        ranges = [self._of_status(status, query) for status in statuses]
+        merged = heapq.merge(*ranges, key=itemgetter(0, 1), reverse=query.order.descending)
+        return ((id_, stored, sum_) for _, id_, stored, sum_ in merged)
+
+    def _of_status(self, status: Status, query: ListQuery) -> Iterator[Any]:
         where, parameters = _list_terms(query)
         labels = [digest(key, value) for key, value in (query.metadata or {}).items()]
         where += ["EXISTS (SELECT 1 FROM label WHERE label.digest = ? AND label.session = session.num)" for _ in labels]
+        # The status is part of the text, for a statement that is still being read cannot be used again.
         return self._rows(
-            f"SELECT id, meta, sum FROM session WHERE {' AND '.join(where)} ORDER BY {_order(query.order)}",  # noqa: S608 # fixed texts
+            f"SELECT {_key(query.order)}, id, meta, sum FROM session WHERE status = '{status}'"  # noqa: S608 # fixed texts
+            f" AND {' AND '.join(where)} ORDER BY {_order(query.order)}",
             (*parameters, *labels),
         )
 
     def _among(self, label: bytes, query: ListQuery) -> Iterator[Any]:
         """Rows in order, sorted from those that have a rare label."""
         where, parameters = _list_terms(query)
+        if query.status is not None:
+            where.append("status = ?")
+            parameters.append(query.status)
         return self._rows(
             "SELECT id, meta, sum FROM label CROSS JOIN session ON session.num = label.session"  # noqa: S608 # fixed texts
             f" WHERE label.digest = ? AND {' AND '.join(where)} ORDER BY {_order(query.order)}",
@@ -275,9 +290,6 @@ def _shown(query: PathQuery) -> tuple[str, tuple[Any, ...]]:
 
 def _list_terms(query: ListQuery) -> tuple[list[str], list[Any]]:
     where, parameters = ["meta IS NOT NULL"], list[Any]()
-    if query.status is not None:
-        where.append("status = ?")
-        parameters.append(query.status)
     if query.after is not None:
         key = _key(query.order)
         where.append(f"({key}, id) {'<' if query.order.descending else '>'} (?, ?)")
