@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from session_manager.errors import MalformedRequest
+from session_manager import door
+from session_manager.errors import InvalidRequest, MalformedRequest
 from session_manager.events import (
     EVENTS,
     STORE_EVENTS,
@@ -23,6 +24,8 @@ from session_manager.events import (
 )
 from session_manager.filters import canonical, matches
 from session_manager.model import JsonObject, Role
+
+MAX_BINDINGS = 100_000
 
 MetadataFilter = Annotated[
     JsonObject | None, Meta(description="Only sessions whose metadata has all of these keys with equal values.")
@@ -111,8 +114,9 @@ def binding(
     if trigger_type == STORE_EVENTS:
         return Binding(id_, trigger_type, function_id, namespace, extra)
     try:
+        door.check(config)
         read = msgspec.convert({} if config is None else config, _CONFIGS[trigger_type])
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, MalformedRequest) as error:
         raise MalformedRequest(f"the configuration of a {trigger_type} trigger: {error}") from None
     roles = getattr(read, "roles", None)
     return Binding(
@@ -138,8 +142,9 @@ class BindingTable:
         return len(self._bindings)
 
     def add(self, binding: Binding) -> None:
-        """Adds a binding, or replaces the one of the same id."""
-        self.remove(binding.id)
+        """Adds a binding, or replaces the one of the same id. Raises InvalidRequest when there are too many."""
+        if self.remove(binding.id) is None and len(self._bindings) >= MAX_BINDINGS:
+            raise InvalidRequest(f"there are {MAX_BINDINGS} bindings, and there may be no more")
         self._bindings[binding.id] = binding
         self._filed.setdefault(_file(binding), {})[binding.id] = binding
 
