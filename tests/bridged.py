@@ -27,6 +27,9 @@ class InProcessMain:
         self.main = main
         self.calls: list[str] = []
 
+    async def open(self) -> None:
+        pass
+
     async def call(self, function_id: str, payload: bytes) -> bytes:
         self.calls.append(function_id)
         try:

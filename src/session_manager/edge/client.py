@@ -21,7 +21,7 @@ from iii.iii_types import InvocationResultMessage
 from iii.invocation_context import current_invocation
 from iii.triggers import TriggerHandler
 
-from session_manager.edge.quick import QuickClient
+from session_manager.edge.quick import DISCONNECTED, QuickClient, Undelivered
 from session_manager.errors import SessionManagerError
 from session_manager.model import JsonObject, decode, encode
 
@@ -32,7 +32,7 @@ Handler = Callable[[Any], Awaitable[Any]]
 RECONNECT = ReconnectionConfig(initial_delay_ms=250, max_delay_ms=5000)
 """An engine that restarts is found again within seconds; the SDK's own cap is 30 s."""
 
-__all__ = ["Client", "EngineError", "InvocationError", "NameTaken", "TriggerHandler", "own_name"]
+__all__ = ["Client", "EngineError", "InvocationError", "NameTaken", "TriggerHandler", "Undelivered", "own_name"]
 
 
 class EngineError(Exception):
@@ -76,17 +76,29 @@ def telemetry() -> bool:
 class Client:
     """One connection. Its handlers and listeners run on its event loop, `loop`."""
 
-    def __init__(self, url: str, name: str, description: str, seconds: float = 10.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        description: str,
+        seconds: float = 10.0,
+        namespace: str | None = None,
+        *,
+        prompt: bool = False,
+    ) -> None:
+        """Connects, in the namespace that the environment names where none is given. `prompt` is for connections that
+        make calls side by side (see `quick`). Raises EngineError."""
         probe(url, seconds)
         self.url, self.name = url, name
-        self.namespace = os.environ.get("III_NAMESPACE") or "default"
+        self.namespace = namespace or os.environ.get("III_NAMESPACE") or "default"
         options = InitOptions(
             worker_name=name,
             worker_description=description,
+            namespace=namespace,
             otel={"enabled": telemetry()},
             reconnection_config=RECONNECT,
         )
-        self._iii = QuickClient(url, options, quick=not telemetry())
+        self._iii = QuickClient(url, options, quick=not telemetry(), prompt=prompt)
         self._iii._wait_until_connected()
         self.loop: asyncio.AbstractEventLoop = self._iii._loop
         self._wait_accepted(seconds)
@@ -151,6 +163,25 @@ class Client:
             await self._iii.deliver(function_id, payload, namespace, metadata, seconds)
         else:
             await self.call(function_id, decode(payload), seconds=seconds, namespace=namespace, metadata=metadata)
+
+    async def invoke(self, function_id: str, payload: bytes, namespace: str, seconds: float) -> bytes:
+        """Calls a function with JSON and returns the JSON of its result. Fails at once while the connection is down,
+        and when it breaks. From any event loop. Raises Undelivered."""
+        if not self._iii.is_quick:
+            return await self._invoke_slowly(function_id, payload, namespace, seconds)
+        exchange = self._iii.invoke(function_id, payload, namespace, seconds)
+        if asyncio.get_running_loop() is self.loop:
+            return await exchange
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(exchange, self.loop))
+
+    async def _invoke_slowly(self, function_id: str, payload: bytes, namespace: str, seconds: float) -> bytes:
+        if not self.connected:
+            raise Undelivered(DISCONNECTED)  # the SDK would send it later
+        try:
+            reply = await self.call(function_id, decode(payload), seconds=seconds, namespace=namespace)
+        except InvocationError as error:
+            raise Undelivered(error.code) from None
+        return encode(reply)
 
     def call_blocking(self, function_id: str, payload: Any, *, seconds: float = 5.0) -> Any:
         """The same from the main thread."""
@@ -218,10 +249,13 @@ class Client:
                 handler,
             )
 
-    def bind(self, trigger_type: str, function_id: str, config: JsonObject) -> None:
+    def bind(self, trigger_type: str, function_id: str, config: JsonObject) -> Callable[[], None]:
+        """Binds a function of this connection, now and after every reconnect. Returns what ends that."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            self._iii.register_trigger({"type": trigger_type, "function_id": function_id, "config": config})
+            trigger = self._iii.register_trigger({"type": trigger_type, "function_id": function_id, "config": config})
+        end: Callable[[], None] = trigger.unregister
+        return end
 
     # --- life ---
 
@@ -237,6 +271,12 @@ class Client:
         self._iii.add_connection_state_listener(changed)
         present = False
 
+    @property
+    def connected(self) -> bool:
+        return bool(self._iii.get_connection_state() == "connected")
+
     def shutdown(self) -> None:
         """Closes the connection and ends its thread. From the main thread only."""
         self._iii.shutdown()
+        if not self.loop.is_running():
+            self.loop.close()  # the SDK leaves it, with its sockets

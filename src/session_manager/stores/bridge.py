@@ -70,6 +70,9 @@ class MainSilent(MainError):
 class Main(Protocol):
     """The way to the main instance."""
 
+    async def open(self) -> None:
+        """Connects. Raises MainError."""
+
     async def call(self, function_id: str, payload: bytes) -> bytes:
         """Calls one of its functions with JSON and returns the JSON of the reply. Raises MainError, in bounded time."""
 
@@ -141,7 +144,15 @@ class BridgeStore:
 
     async def open(self) -> None:
         """Raises StorageError unless the main instance serves its store."""
-        await self._call("get-meta", {"session_id": ""}, _read_meta)
+        try:
+            await self._main.open()
+        except MainError as error:
+            raise StorageError(str(error)) from error
+        try:
+            await self._call("get-meta", {"session_id": ""}, _read_meta)
+        except StorageError:
+            await self._main.close()
+            raise
 
     async def close(self) -> None:
         if self._running:

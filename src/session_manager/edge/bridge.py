@@ -1,0 +1,331 @@
+"""The bridge on the main instance's engine: connections of its own, the relay, and catching up after a gap.
+
+Three connections, so that none waits for another's acknowledgements: the worker's own, one for store calls, one for
+the relay. Both of those have names that nobody else has, whatever the environment says.
+
+Everything here but the relay's handler runs on the event loop that `open` was called on, the one of the worker's calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from session_manager.announce import Announcer
+from session_manager.catchup import Told
+from session_manager.config import BridgeConfig
+from session_manager.edge.client import Client, EngineError, InvocationError, Undelivered
+from session_manager.errors import MalformedRequest, SessionManagerError, StorageError
+from session_manager.events import STORE_EVENTS, Emission, Envelope, open_envelope
+from session_manager.model import JsonObject
+from session_manager.stores.bridge import BridgeStore, MainError, MainSilent
+
+log = structlog.get_logger("session_manager.bridge")
+
+PUBLISH = "session::store::publish-events"
+
+CONNECT = 10.0
+"""Seconds within which the main instance's engine must take a connection."""
+
+WATCH = 1.0
+"""Seconds between two looks at whether the relay is bound and which worker the main instance is."""
+
+PASSES = (0.0, 2.0, 10.0)
+"""Seconds after the end of a gap at which the store is compared with what was told. The engine does not say when the
+main instance has taken a binding in, so once is not enough."""
+
+REBIND = 5.0
+"""Seconds without the binding, while the main instance is there, after which it is made anew."""
+
+DOUBT = 2.0
+"""Seconds that a change which failed is left alone before its outcome is looked up: most are tried again by then."""
+
+DOUBTS = 10_000
+"""Sessions with changes in doubt that are remembered."""
+
+BACKLOG, PAUSE = 2_000, 0.05
+"""A replay waits while a subscriber has more than so many deliveries before it; it looks again after the pause."""
+
+FLUSH, ECHO, QUIET = 2.0, 0.5, 0.05
+"""Seconds that the end waits for events that are not told yet, and for their echo; how long it must have been quiet."""
+
+
+class Line:
+    """The way to the main instance: a connection for store calls."""
+
+    def __init__(self, config: BridgeConfig, name: str) -> None:
+        self._config, self._name = config, name
+        self._seconds = config.timeout_ms / 1000
+        self._client: Client | None = None
+
+    async def open(self) -> None:
+        self._client = await connect(self._config, self._name, "Store calls of a session-manager bridge.")
+
+    async def call(self, function_id: str, payload: bytes) -> bytes:
+        if self._client is None:
+            raise MainError("the connection to the main instance is closed")
+        try:
+            return await self._client.invoke(function_id, payload, self._config.namespace, self._seconds)
+        except Undelivered as error:
+            if error.code == "TIMEOUT":
+                raise MainSilent(f"the main instance did not answer within {self._config.timeout_ms} ms") from error
+            raise MainError(_REASONS.get(error.code, f"it failed at the main instance ({error.code})")) from error
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await asyncio.to_thread(client.shutdown)
+
+
+_REASONS = {
+    "disconnected": "the main instance's engine cannot be reached",
+    "function_not_found": "no main instance serves it",
+    "invocation_stopped": "the main instance went away",
+}
+
+
+async def connect(config: BridgeConfig, name: str, description: str) -> Client:
+    """A connection to the main instance's engine. Raises MainError."""
+    try:
+        return await asyncio.to_thread(Client, config.url, name, description, CONNECT, config.namespace, prompt=True)
+    except EngineError as error:
+        raise MainError(f"the main instance's engine: {error}") from error
+
+
+def bridge_store(url: str) -> BridgeStore:
+    """A store, not yet open, over the main instance on an engine: for tools, without relay and events."""
+    return BridgeStore(Line(BridgeConfig(url=url), f"session-manager-tool-{secrets.token_hex(4)}"))
+
+
+class Bridge:
+    """A store over the main instance (`store`), and its events both ways."""
+
+    def __init__(
+        self,
+        config: BridgeConfig,
+        name: str,
+        publish_locally: Callable[[Sequence[Emission]], None],
+        backlog: Callable[[], Awaitable[int]],
+    ) -> None:
+        self._config, self._publish_locally, self._backlog = config, publish_locally, backlog
+        self._name = f"{name}-bridge-{secrets.token_hex(4)}"
+        self._line = Line(config, f"{self._name}-store")
+        self.store = BridgeStore(_Closing(self), self.doubt)
+        self.announcer = Announcer(self._tell, self.doubt)
+        self.told = Told()
+        self._relay_id = f"session::bridge::recv::{secrets.token_hex(16)}"
+        self._relay: Client | None = None
+        self._unbind: Callable[[], None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._heard: set[str] = set()
+        self._heard_before: set[str] = set()
+        self._doubts: dict[str, tuple[float, set[str]]] = {}
+        self._connected = 0
+        self._present: tuple[Any, ...] | None = None
+        self._absent_since: float | None = None
+        self._last_event = 0.0
+
+    # --- life ---
+
+    async def open(self) -> None:
+        """Connects, learns what is there, and attaches the relay. Raises StorageError; then nothing is left."""
+        self._loop = asyncio.get_running_loop()
+        await self.store.open()
+        try:
+            self.told.learn(await self.store.metas())
+            try:
+                self._relay = await connect(self._config, f"{self._name}-relay", "Relay of a session-manager bridge.")
+            except MainError as error:
+                raise StorageError(str(error)) from error
+            self._relay.on_state(self._relay_state)
+            self._relay.register_function(
+                self._relay_id,
+                self._receive,
+                "Takes the main instance's events for the subscribers of this bridge.",
+                {"trace_hidden": True},
+                {"type": "object"},
+                {"type": "object"},
+            )
+            self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id, {})
+        except BaseException:
+            await self.store.close()
+            raise
+        self._watching = self._loop.create_task(self._watch())
+
+    async def flush(self) -> None:
+        """Tells the main instance what is not told yet, and waits until its echo has probably come."""
+        left = await self.announcer.drain(FLUSH)
+        if left:
+            log.warning("events given up at the end", changes=left)
+        deadline = self._loop.time() + ECHO
+        while self._loop.time() < min(deadline, self._last_event + QUIET):  # noqa: ASYNC110 # once, at the end
+            await asyncio.sleep(0.01)
+
+    async def closed(self) -> None:
+        """Is called by the store, which is closed last."""
+        if self._watching is not None:
+            self._watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watching
+        await self.flush()
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            await asyncio.to_thread(relay.shutdown)
+        await self._line.close()
+
+    # --- events ---
+
+    def publish(self, emissions: Sequence[Emission]) -> None:
+        """Tells the main instance, which tells everybody."""
+        if emissions:
+            self._last_event = self._loop.time()
+            self.announcer.publish(emissions)
+
+    async def _tell(self, payload: bytes) -> None:
+        try:
+            await self._line.call(PUBLISH, payload)
+        except MainError as error:
+            raise StorageError(f"{PUBLISH}: {error}") from error
+
+    async def _receive(self, data: Any) -> JsonObject:
+        """The relay function; runs on its connection's loop."""
+        if type(data) is dict:
+            data.pop("_caller_worker_id", None)
+        try:
+            emission = open_envelope(msgspec.convert(data, Envelope))
+        except msgspec.ValidationError as error:
+            raise MalformedRequest(str(error)) from None
+        if emission is not None:
+            self._loop.call_soon_threadsafe(self._hear, emission)
+        return {"ok": True}
+
+    def _hear(self, emission: Emission) -> None:
+        self._last_event = self._loop.time()
+        self._heard.add(emission.event.session_id)
+        self.told.note([emission])
+        self._publish_locally([emission])
+
+    def doubt(self, session_id: str, entry_ids: frozenset[str]) -> None:
+        """Remembers that something of a session may have happened without being told."""
+        _, entries = self._doubts.pop(session_id, (0.0, set()))
+        if len(self._doubts) >= DOUBTS:
+            del self._doubts[next(iter(self._doubts))]
+        self._doubts[session_id] = (self._loop.time(), entries | entry_ids)
+
+    # --- watching ---
+
+    def _relay_state(self, state: str) -> None:
+        """On the relay's loop."""
+        self._loop.call_soon_threadsafe(self._relay_changed, state)
+
+    def _relay_changed(self, state: str) -> None:
+        if state == "connected":
+            self._connected += 1
+        log.info("relay connection", state=state)
+
+    async def _watch(self) -> None:
+        passes: list[float] = []
+        suspects: set[str] = set()
+        self._present = await self._look()
+        while True:
+            await asyncio.sleep(WATCH)
+            try:
+                now = self._loop.time()
+                seen = await self._look()
+                if seen is None:
+                    suspects |= self._heard | self._heard_before
+                    self._present = None
+                    self._rebind(now)
+                    continue
+                self._absent_since = None
+                if seen != self._present:
+                    log.info("attached to the main instance", main=seen[0])
+                    suspects |= self._heard | self._heard_before
+                    passes = [now + seconds for seconds in PASSES]
+                    self._present = seen
+                self._heard_before, self._heard = self._heard, set()
+                if passes and now >= passes[0]:
+                    del passes[0]
+                    told = await self._catch_up(suspects)
+                    suspects = set()
+                    log.info("compared with the main instance", events=told)
+                await self._settle_doubts(now)
+            except SessionManagerError as error:
+                log.warning("the bridge will look again", error=str(error))
+                passes = passes or [0.0]
+            except Exception:
+                log.exception("watching the main instance failed in a way that it should not")
+
+    async def _look(self) -> tuple[Any, ...] | None:
+        """Which worker the main instance is, over which connection; None while the relay is not bound to it."""
+        relay = self._relay
+        if relay is None or not relay.connected:
+            return None
+        asked = {"function_ids": [self._relay_id, PUBLISH], "namespace": self._config.namespace}
+        try:
+            infos = (await relay.call("engine::functions::info", asked, seconds=2.0))["functions"]
+            found = {info["function_id"]: info for info in infos}
+            bound = any(
+                trigger["trigger_type"] == STORE_EVENTS
+                for trigger in found[self._relay_id].get("registered_triggers", ())
+            )
+            owner = found[PUBLISH].get("worker_name")
+            if not bound or owner is None:
+                return None
+            named = {"name": owner, "namespace": self._config.namespace}
+            worker = (await relay.call("engine::workers::info", named, seconds=2.0))["worker"]
+        except (InvocationError, KeyError, TypeError):
+            return None
+        return worker.get("id"), worker.get("connected_at_ms"), self._connected
+
+    def _rebind(self, now: float) -> None:
+        """Makes the binding anew when it alone is missing for long: anybody may have removed it."""
+        self._absent_since = self._absent_since or now
+        if now - self._absent_since < REBIND or self._relay is None or not self._relay.connected:
+            return
+        self._absent_since = now
+        if self._unbind is not None:
+            self._unbind()
+        self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id, {})
+
+    async def _catch_up(self, suspects: set[str]) -> int:
+        """Tells local subscribers what differs from what they were told. Returns how many events that took."""
+        count = 0
+        changed = self.told.changed(await self.store.metas())
+        for session_id in dict.fromkeys([*changed, *sorted(suspects)]):
+            emissions = await self.told.difference(self.store, session_id)
+            if emissions:
+                self.told.note(emissions)
+                self._publish_locally(emissions)
+                count += len(emissions)
+                while await self._backlog() > BACKLOG:  # noqa: ASYNC110 # the queues are another loop's
+                    await asyncio.sleep(PAUSE)
+        return count
+
+    async def _settle_doubts(self, now: float) -> None:
+        """Looks up what became of changes that failed, and tells everybody what nobody was told."""
+        due = [session_id for session_id, (since, _) in self._doubts.items() if now - since >= DOUBT]
+        for session_id in due:
+            entry_ids = self._doubts[session_id][1]
+            emissions = await self.told.difference(self.store, session_id, entry_ids)
+            self._doubts.pop(session_id, None)
+            if emissions:
+                self.announcer.publish(emissions)
+
+
+class _Closing:
+    """The way to the main instance for the store of a bridge: closing it closes the bridge."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self.call = bridge._line.call
+        self.open = bridge._line.open
+
+    async def close(self) -> None:
+        await self._bridge.closed()
