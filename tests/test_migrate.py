@@ -22,7 +22,10 @@ from session_manager.migrate import Problem, Report, in_parts, migrate, parents_
 from session_manager.model import Entry, SessionMeta, encode
 from session_manager.store import Change, Drop, Store, View
 from session_manager.stores import open_source, open_store
+from session_manager.stores.bridge import BridgeStore
 from session_manager.stores.memory import MemoryStore
+from tests.bridged import InProcessMain
+from tests.stage import InProcess
 from tests.stores.samples import answers, copy_to, expected
 
 Content = dict[str, tuple[SessionMeta | None, str | None, list[Entry]]]
@@ -197,6 +200,17 @@ async def test_the_directory_of_an_earlier_worker_answers_the_same_from_any_stor
     assert after == before, "the source is not changed"
     if name == "fs":
         assert {path.name for path in (tmp_path / "new").glob("*.jsonl")} == before.keys()
+
+
+async def test_sessions_go_through_the_store_of_another_instance_both_ways(tmp_path: Path) -> None:
+    a, c = MemoryStore(), MemoryStore()
+    await fill(a, [change for change in sessions(12, 9) if change.meta is not None])
+    async with InProcess({"name": "sqlite", "config": {"path": "main.db"}}, tmp_path) as main:
+        for turn in range(2):
+            for source, target in ((a, BridgeStore(InProcessMain(main))), (BridgeStore(InProcessMain(main)), c)):
+                report = await migrate(source, target, quiet)
+                assert ((report.new, report.there)[turn], report.complete) == (11, True)
+        assert await content(main.store) == await content(c) == await content(a)
 
 
 # --- what is there already ---
@@ -412,6 +426,11 @@ def test_the_command_says_what_it_did_and_its_status_tells(old: Path) -> None:
             "complete",
         ],
     )
+    with (old / "con.jsonl").open("ab") as file:
+        file.write(b'{"half')
+    status, out, _ = invoke("--from", "fs:old", "--to", "sqlite:new.db")
+    assert (status, "con.jsonl: line 65: a change that was cut off" in out) == (3, True)
+    assert out.splitlines()[-1] == "complete, but for what was found in the source"
     (old / "bad.jsonl").write_bytes(b"\xff\n")
     status, out, _ = invoke("--from", "fs:old", "--to", "sqlite:new.db")
     assert status == 1

@@ -18,7 +18,8 @@ from session_manager.migrate import Report, as_json, migrate
 from session_manager.store import Store
 from session_manager.stores import open_source, open_store
 
-INTERRUPTED = 130
+NOT_COMPLETE, UNREADABLE_LINES, INTERRUPTED = 1, 3, 130
+"""Exit statuses besides 0, and 2 for a wrong command line."""
 
 SHOWN = 20
 """Skipped sessions, and notices, that are shown; --json has them all."""
@@ -36,8 +37,8 @@ def command(source: str, target: str, overwrite: bool, json_: bool) -> None:
     is not changed; a directory or file must not be in use by a worker. Run it again after an interruption, or
     whenever the source has gone on: what is equal is left alone.
 
-    Exit status: 0 when everything is there and equal, 1 when something is not, 2 for a wrong command line, 130 after
-    an interruption.
+    Exit status: 0 when everything is there and equal; 1 when a session is not; 2 for a wrong command line; 3 when all
+    sessions are there and equal, but the source holds files or lines that it cannot read; 130 after an interruption.
 
     \b
     session-manager migrate --from fs:data/session-manager --to sqlite:data/session-manager/sessions.db
@@ -53,7 +54,7 @@ def command(source: str, target: str, overwrite: bool, json_: bool) -> None:
     except SessionManagerError as error:
         fail(str(error))
     click.echo(as_json(report) if json_ else _told(report))
-    sys.exit(0 if report.complete else 1)
+    sys.exit(NOT_COMPLETE if not report.complete else UNREADABLE_LINES if report.notices else 0)
 
 
 def _opened(url: str, local: Callable[[str, Path], Store]) -> Store:
@@ -118,5 +119,6 @@ def _told(report: Report) -> str:
             lines += [title, *(f"  {row}" for row in rows[:SHOWN])]
         if len(rows) > SHOWN:
             lines.append(f"  and {len(rows) - SHOWN} more (--json has them all)")
-    lines.append("complete" if report.complete else "not complete")
+    but = ", but for what was found in the source" if report.notices else ""
+    lines.append(f"complete{but}" if report.complete else "not complete")
     return "\n".join(lines)
