@@ -1,0 +1,146 @@
+"""Start without an engine, an orderly end, and what callers and the log are told of mistakes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from iii.errors import InvocationError
+
+from tests.engine.conftest import Connect, Place, Serve, Sink, user
+from tests.engines import free_port
+from tests.sdk import call
+
+SECRET = "correct-horse-battery-staple"
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("ws://127.0.0.1:{port}", "session-manager: no engine at ws://127.0.0.1:{port}: "),
+        ("http://127.0.0.1:{port}", "session-manager: 'http://127.0.0.1:{port}' is no WebSocket URL"),
+    ],
+)
+def test_without_an_engine_it_says_so_in_one_line_and_exits(serve: Serve, url: str, why: str) -> None:
+    port = free_port()
+    worker = serve(url.format(port=port), "--patience", "0.5")
+    assert worker.wait(10) == 1
+    (line,) = worker.said().splitlines()
+    assert line.startswith(why.format(port=port))
+
+
+async def test_an_engine_that_comes_later_is_waited_for(place: Place, serve: Serve, connect: Connect) -> None:
+    place.kill()
+    try:
+        worker = serve(place.url)
+        await asyncio.sleep(0.5)
+    finally:
+        place.start()
+    client = await connect(place.url)
+    await worker.ready(client)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_lets_running_calls_finish_and_a_second_one_changes_nothing(
+    url: str, serve: Serve, connect: Connect, number: signal.Signals
+) -> None:
+    worker, client = serve(url), await connect(url)
+    await worker.ready(client)
+    await call(client, "session::ensure", {"session_id": "s"})
+    sink = Sink(client)
+    await sink.bind_by_function({})
+    acknowledged: set[str] = set()
+    refused: list[str] = []
+
+    async def append_on(lane: int) -> None:
+        for turn in range(100_000):
+            asked = {"session_id": "s", "message": user("x" * 2000), "entry_id": f"{lane}-{turn}"}
+            try:
+                acknowledged.add((await call(client, "session::append", asked))["entry_id"])
+            except InvocationError as error:
+                refused.append(str(error))
+                return
+
+    lanes = [asyncio.ensure_future(append_on(lane)) for lane in range(16)]
+    while len(acknowledged) < 50:
+        await asyncio.sleep(0.01)
+    began = time.monotonic()
+    worker.signal(number)
+    worker.signal(number)
+    await asyncio.gather(*lanes)
+    status = await asyncio.to_thread(worker.wait, 15)
+    assert (status, time.monotonic() - began < 10) == (0, True), worker.said()
+    assert "Traceback" not in worker.said()
+    known = ("the worker is shutting down", "invocation_stopped", "function_not_found")
+    assert all(any(word in text for word in known) for text in refused), refused
+    heard = set(sink.entries())
+    worker.start()
+    await worker.ready(client)
+    stored = {
+        entry["id"] for entry in (await call(client, "session::store::list-entries", {"session_id": "s"}))["entries"]
+    }
+    assert acknowledged <= stored
+    assert acknowledged <= heard, "an acknowledged append was never told"
+
+
+async def refusals(client: Any) -> list[InvocationError]:
+    """What callers are told of their own mistakes."""
+    asked: list[tuple[str, Any]] = [
+        ("session::append", {"session_id": "nobody", "message": user(SECRET)}),
+        ("session::append", {"session_id": "s", "message": {"role": "user", "content": SECRET, "timestamp": 1}}),
+        ("session::append", {"session_id": "s", "message": user(SECRET), "parent_id": SECRET}),
+        ("session::messages", {"session_id": "s", "cursor": SECRET}),
+        ("session::set-meta", [SECRET]),
+        ("session::update-message", {"session_id": "s", "entry_id": SECRET, "content": []}),
+        ("session::create", {"title": SECRET, "metadata": _nested(SECRET)}),
+    ]
+    told = []
+    for function_id, payload in asked:
+        with pytest.raises(InvocationError) as refused:
+            await call(client, function_id, payload)
+        told.append(refused.value)
+    return told
+
+
+def _nested(value: Any) -> Any:
+    for _ in range(100):
+        value = {"a": value}
+    return value
+
+
+async def test_mistakes_are_told_to_the_caller_without_traces_and_conversations_stay_out_of_the_log(
+    url: str, serve: Serve, connect: Connect, tmp_path: Path
+) -> None:
+    worker, client = serve(url), await connect(url)
+    await worker.ready(client)
+    await call(client, "session::ensure", {"session_id": "s", "title": SECRET, "metadata": {"mark": SECRET}})
+    sink, failing = Sink(client), Sink(client)
+    await sink.bind_by_function({"metadata": {"mark": SECRET}}, metadata={"key": SECRET})
+    await failing.bind_by_function({})
+    await call(client, "engine::register_trigger", _to_nowhere())
+    entry = (await call(client, "session::append", {"session_id": "s", "message": user(SECRET)}))["entry_id"]
+    revised = {"session_id": "s", "entry_id": entry, "content": [{"type": "text", "text": SECRET * 2}]}
+    await call(client, "session::update-message", revised)
+    await call(client, "session::set-draft", {"session_id": "s", "draft": SECRET})
+    await call(client, "session::set-status", {"session_id": "s", "status": "error", "reason": SECRET})
+    while not sink.events:
+        await asyncio.sleep(0.01)
+    for error in await refusals(client):
+        assert error.code == "invocation_failed"
+        assert error.stacktrace is None
+        assert "Traceback" not in error.message
+        assert str(tmp_path) not in error.message
+        assert ".py" not in error.message
+    assert worker.stop() == 0
+    log = worker.log_file.read_text() + worker.said()
+    assert "delivery failed" in log, "the delivery to nowhere is not told"
+    assert SECRET not in log
+    assert "Traceback" not in log
+
+
+def _to_nowhere() -> dict[str, Any]:
+    return {"trigger_type": "session::message-added", "function_id": "nobody::home", "config": {}}
