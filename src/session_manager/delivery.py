@@ -52,6 +52,8 @@ class Pace(Struct, frozen=True):
 
     patience: float = 0.050
     most_patience: float = 0.250
+    bytes_per_second: float = 8e6
+    """What a payload may take on its way, beyond the patience: the message after an image must not overtake it."""
     short: float = 0.0025
     unanswered: int = 64
     """Most deliveries of one binding without an answer."""
@@ -242,7 +244,8 @@ class Delivery:
         task = loop.create_task(self._deliver(outbox, payload))
         self._tasks.add(task)
         lane.last, lane.ready = task, False
-        lane.timer = loop.call_later(self._pause(outbox, lane), self._impatient, outbox, lane)
+        pause = self._pause(outbox, lane) + len(payload) / self._pace.bytes_per_second
+        lane.timer = loop.call_later(pause, self._impatient, outbox, lane)
         lane.outstanding += 1
         outbox.unanswered += 1
         sent = loop.time()
