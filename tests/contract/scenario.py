@@ -80,7 +80,7 @@ def _matcher(name: str, argument: Any, got: Any, at: str) -> None:
         return
     if got is MISSING:
         raise Mismatch(f"{at} is missing")
-    met = {
+    met: Callable[[], bool] = {
         "$any": lambda: True,
         "$type": lambda: type(got) is KINDS[argument],
         "$len": lambda: len(got) == argument,
