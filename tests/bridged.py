@@ -72,7 +72,8 @@ class Bridged(InProcess):
         relay = binding(f"relay-{id(self)}", STORE_EVENTS, "relay", {})
         self.main.bindings.add(relay)
         self.main.receivers[relay.id] = self._relay
-        return Runtime(store, self.announcer.publish, configuration.limits, owns_store=False)
+        announced = self.announcer.announced
+        return Runtime(store, self.announcer.publish, configuration.limits, owns_store=False, announced=announced)
 
     async def _tell(self, payload: bytes) -> None:
         await self.way.call("session::store::publish-events", payload)
@@ -92,7 +93,6 @@ class Bridged(InProcess):
         return await (side.call(function_id, payload) if side else super().call(function_id, payload))
 
     async def bind(self, trigger_type: str, config: Any, receive: Callable[[Any], None]) -> str:
-        await self.settle()  # a binding hears of what happens behind it
         if trigger_type == STORE_EVENTS:
             return f"main:{await self.main.bind(trigger_type, config, receive)}"
         return await super().bind(trigger_type, config, receive)

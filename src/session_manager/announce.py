@@ -40,9 +40,10 @@ class Bounds(Struct, frozen=True):
     """Most calls on their way, for different sessions."""
 
 
-class _Change(Struct, frozen=True):
+class _Change(Struct, frozen=True, eq=False):
     payload: bytes
     entries: frozenset[str]
+    tried: asyncio.Event
 
 
 class Announcer:
@@ -59,7 +60,7 @@ class Announcer:
         """Takes the events of one change over and returns at once."""
         session_id = emissions[0].event.session_id
         events = [Raw(emission.envelope(emission.event.payload())) for emission in emissions]
-        change = _Change(encode({"events": events}), entries_of(emissions))
+        change = _Change(encode({"events": events}), entries_of(emissions), asyncio.Event())
         if self._waiting >= self._bounds.waiting:
             self._give_up(session_id, change)
             return
@@ -72,6 +73,12 @@ class Announcer:
         task = asyncio.get_running_loop().create_task(self._run(session_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def announced(self, session_id: str) -> None:
+        """Waits until everything of a session that was published so far was told, or was tried in vain once."""
+        queue = self._queues.get(session_id)
+        if queue:
+            await queue[-1].tried.wait()
 
     async def drain(self, seconds: float) -> int:
         """Waits until everything was told, at most so long; gives up the rest and returns how many changes it was."""
@@ -86,22 +93,25 @@ class Announcer:
         queue = self._queues[session_id]
         try:
             while queue:
-                if not await self._told(queue[0]):
+                if not await self._told(queue):
                     self._give_up(session_id, queue[0])
-                queue.popleft()
+                queue.popleft().tried.set()
                 self._waiting -= 1
         finally:
+            _let_go(queue)
             self._waiting -= len(queue)
             del self._queues[session_id]
 
-    async def _told(self, change: _Change) -> bool:
+    async def _told(self, queue: deque[_Change]) -> bool:
+        """Whether the first of the queue could be told. While it cannot, nobody waits for those behind it."""
         loop = asyncio.get_running_loop()
         pause, deadline = self._bounds.pause, None
         while True:
             try:
                 async with self._room:
-                    await self._tell(change.payload)
+                    await self._tell(queue[0].payload)
             except SessionManagerError:
+                _let_go(queue)
                 now = loop.time()
                 deadline = deadline or now + self._bounds.patience
                 if now + pause > deadline:
@@ -118,6 +128,11 @@ class Announcer:
                 "events of changes could not be told to the main instance", session_id=session_id, lost=self.lost
             )
         self._given_up(session_id, change.entries)
+
+
+def _let_go(queue: deque[_Change]) -> None:
+    for change in queue:
+        change.tried.set()
 
 
 def entries_of(emissions: Sequence[Emission]) -> frozenset[str]:

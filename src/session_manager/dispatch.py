@@ -32,6 +32,9 @@ class Runtime(Struct, frozen=True):
     limits: Limits
     owns_store: bool = True
     """Whether the store is this instance's own, so that it serves the store protocol to others."""
+    announced: Callable[[str], Awaitable[None]] | None = None
+    """Waits until the events of a session that were published so far have left for whoever tells them, or could not at
+    once. None where `publish` itself tells everybody."""
 
 
 class Service:
@@ -80,6 +83,8 @@ class Service:
             outcome = await self._write(runtime, function, request)
         else:
             outcome = await function.rule(self._tools(runtime, runtime.store), request)
+        if outcome.emissions and runtime.announced is not None:
+            await runtime.announced(outcome.emissions[0].event.session_id)  # a reply does not overtake its events
         return outcome.reply
 
     async def _write_locked(self, runtime: Runtime, function: Function, request: Struct, session_id: str) -> Outcome:

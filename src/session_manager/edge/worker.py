@@ -115,7 +115,7 @@ class Worker:
         bridge = Bridge(config, self._name, self._hub.publish_locally, self._backlog)
         await bridge.open()
         self._bridge = bridge
-        return Runtime(bridge.store, bridge.publish, limits, owns_store=False)
+        return Runtime(bridge.store, bridge.publish, limits, owns_store=False, announced=bridge.announcer.announced)
 
     def _register(self) -> None:
         """Functions first, and trigger types only when the functions are ours: the engine would hand all bindings of
