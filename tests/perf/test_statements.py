@@ -1,0 +1,99 @@
+"""How many statements a call costs, and how many transactions calls at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.perf.watch import Watched, user, verbs
+
+
+async def test_an_append_is_one_transaction_of_few_statements(watched: Watched) -> None:
+    session, _ = await watched.session(entries=3)
+    await watched.call("session::append", {"session_id": session, "message": user()})
+    with watched.statements() as seen:
+        await watched.call("session::append", {"session_id": session, "message": user()})
+    assert verbs(seen).count("BEGIN") == verbs(seen).count("COMMIT") == 1
+    assert verbs(seen).count("INSERT") == 1
+    assert len(seen) <= 7, seen
+
+
+async def test_an_append_under_a_named_parent_reads_two_rows_more(watched: Watched) -> None:
+    session, ids = await watched.session(entries=3)
+    append = {"session_id": session, "message": user(), "parent_id": ids[-1]}
+    with watched.statements() as seen:
+        await watched.call("session::append", append)
+    assert len(seen) <= 12, seen
+
+
+async def test_appends_at_the_same_time_share_a_transaction(watched: Watched) -> None:
+    sessions = [(await watched.session(entries=1))[0] for _ in range(64)]
+    with watched.statements() as seen:
+        await asyncio.gather(
+            *(watched.call("session::append", {"session_id": session, "message": user()}) for session in sessions)
+        )
+    assert verbs(seen).count("INSERT") == 64
+    assert verbs(seen).count("COMMIT") <= 4, "each call paid for a commit of its own"
+
+
+async def test_a_batch_costs_its_rows_and_little_else(watched: Watched) -> None:
+    session, _ = await watched.session()
+    with watched.statements() as seen:
+        await watched.call("session::append-many", {"session_id": session, "messages": [user()] * 1000})
+    assert verbs(seen).count("INSERT") <= 1003
+    assert len([verb for verb in verbs(seen) if verb != "INSERT"]) <= 16, verbs(seen)
+
+
+async def test_an_update_of_a_streamed_reply_replaces_one_row(watched: Watched) -> None:
+    session, ids = await watched.session(entries=1)
+    update = {"session_id": session, "entry_id": ids[0], "content": user("more")["content"]}
+    await watched.call("session::update-message", update)
+    with watched.statements() as seen:
+        for _ in range(20):
+            await watched.call("session::update-message", update)
+    assert "INSERT" not in verbs(seen)
+    assert len(seen) <= 20 * 9, seen[:10]
+
+
+async def test_a_page_is_one_snapshot_of_few_statements(watched: Watched) -> None:
+    session, ids = await watched.session(entries=300)
+    page = {"session_id": session, "limit": 50, "after_entry_id": ids[100]}
+    await watched.call("session::messages", page)
+    with watched.statements() as seen:
+        reply = await watched.call("session::messages", page)
+    assert len(reply["messages"]) == 50
+    assert len(seen) <= 8, seen
+
+
+async def test_a_list_is_one_snapshot_of_few_statements(watched: Watched) -> None:
+    for number in range(60):
+        await watched.session(metadata={"owner": f"u{number % 3}", "app": "a"})
+    for query in ({}, {"status": "idle"}, {"metadata": {"owner": "u1"}}, {"order": "created_asc"}):
+        await watched.call("session::list", query)
+        with watched.statements() as seen:
+            await watched.call("session::list", query)
+        assert len(seen) <= 7, (query, seen)
+
+
+async def test_a_record_at_hand_is_not_read_again(watched: Watched) -> None:
+    session, _ = await watched.session(entries=1)
+    with watched.statements() as seen:
+        await watched.call("session::get", {"session_id": session})
+        await watched.call("session::ensure", {"session_id": session})
+    assert seen == []
+
+
+async def test_a_record_from_the_disk_is_one_statement(watched: Watched) -> None:
+    session, _ = await watched.session(entries=1)
+    await watched.restart()
+    await watched.call("session::get", {"session_id": "another"})
+    with watched.statements() as seen:
+        assert await watched.call("session::get", {"session_id": session}) is not None
+    assert len(seen) == 1, seen
+
+
+async def test_a_fork_inserts_what_it_copies_in_one_transaction(watched: Watched) -> None:
+    session, ids = await watched.session(entries=200)
+    with watched.statements() as seen:
+        await watched.call("session::fork", {"session_id": session, "entry_id": ids[-1]})
+    assert verbs(seen).count("BEGIN") <= 2, "one to read, one to write"
+    assert len(seen) <= 200 + 20, verbs(seen)
