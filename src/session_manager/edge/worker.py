@@ -77,6 +77,7 @@ class Worker:
             self._calls.run(self._open())
             try:
                 self._register()
+                self._calls.run(self._catch_up())
             except BaseException:
                 self._calls.run(self._service.runtime.store.close())
                 raise
@@ -99,6 +100,13 @@ class Worker:
             raise InvalidConfiguration(f"the stored configuration is not valid: {error}") from None
         self._service = Service(runtime, SystemClock(), RandomIds(), self._configurator)
         self._configurator.service = self._service
+
+    async def _catch_up(self) -> None:
+        """The configuration may have changed after it was read and before the binding that tells of changes was there."""
+        try:
+            await self._configurator.reload()
+        except (InvocationError, InvalidConfiguration) as error:
+            log.warning("the configuration cannot be read again; what was read at first stays", error=str(error))
 
     async def build(self, configuration: Configuration) -> Runtime:
         adapter = configuration.adapter
