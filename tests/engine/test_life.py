@@ -44,6 +44,19 @@ async def test_an_engine_that_comes_later_is_waited_for(place: Place, serve: Ser
     await worker.ready(client)
 
 
+async def test_who_sees_the_workers_name_can_call_its_functions(url: str, serve: Serve, connect: Connect) -> None:
+    client = await connect(url)
+    worker = serve(url)
+    async with asyncio.timeout(20):
+        while True:
+            listed = (await call(client, "engine::workers::list", {"search": "session-manager"}))["workers"]
+            if "session-manager" in [one["name"] for one in listed]:
+                break
+    assert await call(client, "session::get", {"session_id": "nobody"}, timeout_ms=15_000) is None
+    assert worker.stop() == 0
+    assert ["serving" in worker.said(), "stopped" in worker.said()] == [True, True]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_lets_running_calls_finish_and_a_second_one_changes_nothing(
     url: str, serve: Serve, connect: Connect, number: signal.Signals

@@ -85,9 +85,11 @@ class Client:
         namespace: str | None = None,
         *,
         prompt: bool = False,
+        prepare: Callable[[Client], None] | None = None,
     ) -> None:
         """Connects, in the namespace that the environment names where none is given. `prompt` is for connections that
-        make calls side by side (see `quick`). Raises EngineError."""
+        make calls side by side (see `quick`). `prepare` registers what is to be there from the first moment on.
+        Raises EngineError."""
         probe(url, seconds)
         self.url, self.name = url, name
         self.namespace = namespace or os.environ.get("III_NAMESPACE") or "default"
@@ -99,8 +101,10 @@ class Client:
             reconnection_config=RECONNECT,
         )
         self._iii = QuickClient(url, options, quick=not telemetry(), prompt=prompt)
-        self._iii._wait_until_connected()
         self.loop: asyncio.AbstractEventLoop = self._iii._loop
+        if prepare is not None:
+            prepare(self)
+        self._iii.connect()
         self._wait_accepted(seconds)
 
     def _wait_accepted(self, seconds: float) -> None:

@@ -79,7 +79,14 @@ class QuickClient(III):
         self._unanswered: dict[str, asyncio.Future[_Frame]] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._opened = asyncio.Event()
+        self._may_connect = asyncio.Event()
         super().__init__(address, options)
+
+    def connect(self) -> None:
+        """Opens the connection, for the first time. What was registered before is known to the engine together with
+        the name: nobody meets a worker that has none of its functions yet."""
+        self._loop.call_soon_threadsafe(self._may_connect.set)
+        self._wait_until_connected()
 
     @property
     def is_quick(self) -> bool:
@@ -146,6 +153,10 @@ class QuickClient(III):
             self._unanswered.pop(invocation_id, None)
 
     # --- what the SDK calls ---
+
+    async def connect_async(self) -> None:
+        await self._may_connect.wait()
+        await super().connect_async()
 
     async def _handle_message(self, raw: str | bytes) -> None:
         if self._prompt and self._ws is not None:

@@ -17,7 +17,7 @@ from session_manager.config import BridgeAdapter, BridgeConfig, Configuration, I
 from session_manager.delivery import Delivery, Parcel
 from session_manager.dispatch import Runtime, Service
 from session_manager.edge.bridge import Bridge
-from session_manager.edge.client import Client, EngineError, InvocationError, TriggerHandler, probe
+from session_manager.edge.client import Client, EngineError, InvocationError, NameTaken, TriggerHandler, probe
 from session_manager.edge.configuration import ConfigurationEntry
 from session_manager.edge.extras import ExtraFunction, Extras
 from session_manager.errors import SessionManagerError
@@ -56,6 +56,7 @@ class Worker:
         self.failed = False
         self._bindings = BindingTable()
         self._closing = False
+        self._serving = asyncio.Event()
         self._bridge: Bridge | None = None
 
     # --- start ---
@@ -64,11 +65,12 @@ class Worker:
         """Raises EngineError, InvalidConfiguration or StorageError; then nothing is left running."""
         started: list[Client] = []
         try:
-            self._calls = Client(self._url, self._name, DESCRIPTION)
-            started.append(self._calls)
-            self._owners()
-            self._deliveries = Client(self._url, f"{self._name}-deliveries", "Deliveries of session-manager's events.")
+            self._deliveries = self._deliveries_client()
             started.append(self._deliveries)
+            self._owners()
+            self._calls = Client(self._url, self._name, DESCRIPTION, prepare=self._register_functions)
+            started.append(self._calls)
+            self._check_ours()
             self._delivery = Delivery(self._send)
             self._hub = Hub(self._bindings, self._post)
             self._entry = ConfigurationEntry(self._calls, self._seed)
@@ -76,7 +78,7 @@ class Worker:
             self._deliveries.on_state(self._deliveries_state)
             self._calls.run(self._open())
             try:
-                self._register()
+                self._register_trigger_types()
                 self._calls.run(self._catch_up())
             except BaseException:
                 self._calls.run(self._service.runtime.store.close())
@@ -89,6 +91,12 @@ class Worker:
                 client.shutdown()
             raise
 
+    def _deliveries_client(self) -> Client:
+        try:
+            return Client(self._url, f"{self._name}-deliveries", "Deliveries of session-manager's events.")
+        except NameTaken:
+            raise NameTaken(f"another worker is connected under the name {self._name!r}") from None
+
     async def _open(self) -> None:
         try:
             await self._entry.register()
@@ -100,9 +108,11 @@ class Worker:
             raise InvalidConfiguration(f"the stored configuration is not valid: {error}") from None
         self._service = Service(runtime, SystemClock(), RandomIds(), self._configurator)
         self._configurator.service = self._service
+        self._serving.set()
+        log.info("serving", worker=self._name, namespace=self._calls.namespace, engine=self._url)
 
     async def _catch_up(self) -> None:
-        """The configuration may have changed after it was read and before the binding that tells of changes was there."""
+        """The configuration may have changed after it was read and before the binding that tells of it was there."""
         try:
             await self._configurator.reload()
         except (InvocationError, InvalidConfiguration) as error:
@@ -125,12 +135,12 @@ class Worker:
         self._bridge = bridge
         return Runtime(bridge.store, bridge.publish, limits, owns_store=False, announced=bridge.announcer.announced)
 
-    def _register(self) -> None:
-        """Functions first, and trigger types only when the functions are ours: the engine would hand all bindings of
-        a type to whoever registers it last."""
+    def _register_functions(self, calls: Client) -> None:
+        """Before the connection opens, so that whoever waits for the worker's name finds its functions; calls that
+        come before everything is ready wait for it."""
         for function in FUNCTIONS:
             schema = function_schema(function)
-            self._calls.register_function(
+            calls.register_function(
                 function.id,
                 self._handler(function),
                 function.description,
@@ -139,7 +149,7 @@ class Worker:
                 schema["response_schema"],
             )
         for extra in self._extras.functions:
-            self._calls.register_function(
+            calls.register_function(
                 extra.id,
                 partial(self._answer_extra, extra),
                 extra.description,
@@ -147,7 +157,10 @@ class Worker:
                 extra.request_schema,
                 extra.response_schema,
             )
-        self._check_ours()
+
+    def _register_trigger_types(self) -> None:
+        """Only when the functions are ours: the engine would hand all bindings of a type to whoever registers it
+        last."""
         for trigger_type in TRIGGER_TYPES:
             self._calls.register_trigger_type(
                 trigger_type.id,
@@ -170,9 +183,9 @@ class Worker:
         owners: dict[str, str | None] = {}
         for first in range(0, len(FUNCTIONS), ASKED_AT_ONCE):
             some = [function.id for function in FUNCTIONS[first : first + ASKED_AT_ONCE]]
-            asked = {"function_ids": some, "namespace": self._calls.namespace}
+            asked = {"function_ids": some, "namespace": self._deliveries.namespace}
             try:
-                told = self._calls.call_blocking("engine::functions::info", asked)["functions"]
+                told = self._deliveries.call_blocking("engine::functions::info", asked)["functions"]
             except InvocationError as error:
                 raise EngineError(f"the engine does not tell who serves the functions: {error}") from None
             owners |= {one["function_id"]: one.get("worker_name") for one in told}
@@ -195,20 +208,20 @@ class Worker:
     # --- calls ---
 
     def _handler(self, function: Function) -> Any:
-        answer = self._service.answer
-
         async def handle(data: Any) -> Any:
             if self._closing:
                 raise SessionManagerError("session/storage: the worker is shutting down; try again")
             if type(data) is dict:
                 data.pop("_caller_worker_id", None)
-            return await answer(function, data)
+            await self._serving.wait()
+            return await self._service.answer(function, data)
 
         return handle
 
     async def _answer_extra(self, extra: ExtraFunction, data: Any) -> Any:
         if self._closing:
             raise SessionManagerError("session/storage: the worker is shutting down; try again")
+        await self._serving.wait()
         return await extra.answer(self._service, data)
 
     # --- events ---
@@ -285,6 +298,7 @@ class Worker:
         self._calls.run(self._service.runtime.store.close())
         self._deliveries.shutdown()
         self._calls.shutdown()
+        log.info("stopped", worker=self._name)
 
 
 class _Subscriptions(TriggerHandler[Any]):
