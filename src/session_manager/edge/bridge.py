@@ -24,7 +24,7 @@ from session_manager.edge.client import Client, EngineError, InvocationError, Un
 from session_manager.errors import MalformedRequest, SessionManagerError, StorageError
 from session_manager.events import STORE_EVENTS, Emission, Envelope, open_envelope
 from session_manager.model import JsonObject
-from session_manager.stores.bridge import BridgeStore, MainError, MainSilent
+from session_manager.stores.bridge import BridgeStore, MainError, MainSilent, together
 
 log = structlog.get_logger("session_manager.bridge")
 
@@ -136,27 +136,33 @@ class Bridge:
     async def open(self) -> None:
         """Connects, learns what is there, and attaches the relay. Raises StorageError; then nothing is left."""
         self._loop = asyncio.get_running_loop()
-        await self.store.open()
         try:
-            self.told.learn(await self.store.metas())
-            try:
-                self._relay = await connect(self._config, f"{self._name}-relay", "Relay of a session-manager bridge.")
-            except MainError as error:
-                raise StorageError(str(error)) from error
-            self._relay.on_state(self._relay_state)
-            self._relay.register_function(
-                self._relay_id,
-                self._receive,
-                "Takes the main instance's events for the subscribers of this bridge.",
-                {"trace_hidden": True},
-                {"type": "object"},
-                {"type": "object"},
-            )
-            self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id, {})
+            await together(self._learn(), self._connect_relay())
         except BaseException:
-            await self.store.close()
+            await self.closed()
             raise
+        assert self._relay is not None
+        self._relay.on_state(self._relay_state)
+        self._relay.register_function(
+            self._relay_id,
+            self._receive,
+            "Takes the main instance's events for the subscribers of this bridge.",
+            {"trace_hidden": True},
+            {"type": "object"},
+            {"type": "object"},
+        )
+        self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id, {})
         self._watching = self._loop.create_task(self._watch())
+
+    async def _learn(self) -> None:
+        await self.store.open()
+        self.told.learn(await self.store.metas())
+
+    async def _connect_relay(self) -> None:
+        try:
+            self._relay = await connect(self._config, f"{self._name}-relay", "Relay of a session-manager bridge.")
+        except MainError as error:
+            raise StorageError(str(error)) from error
 
     async def flush(self) -> None:
         """Tells the main instance what is not told yet, and waits until its echo has probably come."""

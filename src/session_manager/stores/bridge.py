@@ -162,7 +162,7 @@ class BridgeStore:
     # --- reads ---
 
     async def session(self, session_id: str) -> Session:
-        meta, leaf = await _both(self._meta(session_id), self._leaf(session_id))
+        meta, leaf = await together(self._meta(session_id), self._leaf(session_id))
         return Session(meta, leaf)
 
     async def entry(self, session_id: str, entry_id: str) -> Entry | None:
@@ -193,7 +193,7 @@ class BridgeStore:
             page = await self._tail(query, query.after)
             if page is not None:
                 return page
-        session, entries = await _both(self.session(query.session_id), self.entries(query.session_id))
+        session, entries = await together(self.session(query.session_id), self.entries(query.session_id))
         try:
             page = _kept(session, entries).path(query)
         except BrokenPath:
@@ -206,7 +206,7 @@ class BridgeStore:
     async def _tail(self, query: PathQuery, after: str) -> PathPage | None:
         """The page from the last few entries of the path; None when it does not end there, or is cheaper read whole.
         That the path behind `after` reaches a root is not looked at."""
-        session, start = await _both(self.session(query.session_id), self.entry(query.session_id, after))
+        session, start = await together(self.session(query.session_id), self.entry(query.session_id, after))
         meta = session.meta
         if meta is None or meta.message_count <= TAIL_FROM or start is None or session.leaf is None:
             return None
@@ -443,8 +443,8 @@ def _kept(session: Session, entries: Iterable[Entry]) -> Kept:
     return Kept(session.meta, session.leaf, {entry.id: entry for entry in entries})
 
 
-async def _both(one: Coroutine[Any, Any, S], other: Coroutine[Any, Any, T]) -> tuple[S, T]:
-    """Both results, asked for at once."""
+async def together(one: Coroutine[Any, Any, S], other: Coroutine[Any, Any, T]) -> tuple[S, T]:
+    """Both results, worked for at once; raises when both are done and one has failed."""
     first, second = await asyncio.gather(one, other, return_exceptions=True)
     if isinstance(first, BaseException):
         raise first
