@@ -1,0 +1,263 @@
+"""What is particular to the SQLite store: its index of the chain, its files, failures that stay with their cause."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from session_manager.errors import BrokenPath, StorageError
+from session_manager.model import Entry
+from session_manager.store import EVERYTHING, Change, Drop, Found, ListQuery, PathQuery
+from session_manager.stores.memory import MemoryStore
+from session_manager.stores.sqlite import SqliteStore, files
+from session_manager.stores.sqlite import store as store_module
+from session_manager.stores.sqlite.inspect import Inspection
+from session_manager.stores.sqlite.schema import STEPS
+from tests.contract.scenario import until
+from tests.stores.test_promises import chain, entry, meta, put
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    made = SqliteStore(tmp_path / "sessions.db")
+    await made.open()
+    yield made
+    await made.close()
+
+
+def places(path: Path) -> dict[str, tuple[int | None, int | None]]:
+    with sqlite3.connect(path) as db:
+        found = {id_: (branch, pos) for id_, branch, pos in db.execute("SELECT id, branch, pos FROM entry")}
+    db.close()
+    return found
+
+
+def wrong_places(path: Path) -> list[str]:
+    inspection = Inspection(path)
+    found = [text for held in inspection.sessions() for text in held.index]
+    inspection.close()
+    return found
+
+
+async def test_a_chain_is_one_branch_and_a_fork_in_it_another(store: SqliteStore, tmp_path: Path) -> None:
+    await put(store, Change("s", meta("s"), "c", chain("a", "b", "c")), Change("s", entries=(entry("d", "c"),)))
+    await put(store, Change("s", entries=(entry("x", "b"), entry("y", "x"))))
+    assert places(tmp_path / "sessions.db") == {
+        "a": (0, 0), "b": (0, 1), "c": (0, 2), "d": (0, 3), "x": (1, 2), "y": (1, 3),
+    }  # fmt: skip
+
+
+async def test_an_entry_whose_parent_is_missing_has_no_place_and_is_walked(store: SqliteStore, tmp_path: Path) -> None:
+    await put(store, Change("s", meta("s"), "c", (entry("c", "b"),)), Change("s", entries=(entry("b", "a"),)))
+    await put(store, Change("s", entries=(entry("a"),)))
+    assert places(tmp_path / "sessions.db") == {"c": (None, None), "b": (None, None), "a": (0, 0)}
+    page = await store.path(PathQuery("s"))
+    assert [one.id for one in page.entries] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_the_index_answers_as_the_chain_does(seed: int, store: SqliteStore, tmp_path: Path) -> None:
+    """Random trees, re-parenting, parents that come late, circles, deletions: every query as in the memory store."""
+    chance, memory = random.Random(seed), MemoryStore()
+    ids = [f"e{n}" for n in range(14)]
+    for _ in range(80):
+        kind = chance.random()
+        new = entry(chance.choice(ids), chance.choice([None, *ids, "late"]), chance.choice(["user", "user", None]))
+        if kind < 0.75:
+            changes = [Change("s", meta("s"), new.id, (new,))]
+        elif kind < 0.9:
+            start = chance.choice([None, *ids])
+            some = chance.sample(ids, 4)
+            linked = tuple(entry(id_, parent) for parent, id_ in zip((start, *some), some, strict=False))
+            changes = [Change("s", meta("s"), some[-1], linked)]
+        elif kind < 0.95:
+            changes = [Change("s", drops=frozenset({Drop.ENTRIES})), Change("s", meta("s"), new.id, (new,))]
+        else:
+            changes = [Change("s", drops=EVERYTHING), Change("s", meta("s"), new.id, (new,))]
+        for change in changes:
+            await memory.commit(memory.ahead(), change)
+        await asyncio.gather(*(store.commit(store.ahead(), change) for change in changes))
+        for leaf in (None, *chance.sample(ids, 4)):
+            for query in (
+                PathQuery("s", leaf),
+                PathQuery("s", leaf, include_custom=False, limit=2),
+                PathQuery(
+                    "s", leaf, roles=frozenset({"user"}), include_custom=False, after=chance.choice(ids), limit=1
+                ),
+            ):
+                assert await asked(store, query) == await asked(memory, query), query
+    assert wrong_places(tmp_path / "sessions.db") == []
+
+
+async def asked(store: Any, query: PathQuery) -> Any:
+    try:
+        page = await store.path(query)
+    except BrokenPath:
+        return "broken"
+    return page if page.found is Found.PATH else page.found
+
+
+async def test_an_error_that_somebody_keeps_does_not_keep_the_past(store: SqliteStore) -> None:
+    await put(store, Change("s", meta("s"), "b", chain("a", "b")), Change("t", meta("t"), "x", (entry("x", "gone"),)))
+    kept: list[BaseException] = []
+    for query in (PathQuery("t"), PathQuery("t", limit=1), PathQuery("t", leaf="x", limit=1)):
+        try:
+            await store.path(query)
+        except BrokenPath as error:
+            kept.append(error)
+    assert len(kept) == 3
+    await put(store, Change("s", leaf="c", entries=(entry("c", "b"),)))
+    page = await store.path(PathQuery("s"))
+    assert [one.id for one in page.entries] == ["a", "b", "c"]
+    gc.collect()
+
+
+async def test_a_read_begun_before_a_change_is_not_remembered_after_it(store: SqliteStore) -> None:
+    await put(store, Change("s", meta("s", title="old")))
+    store._remembered.clear()
+    for n in range(50):
+        store._remembered.clear()
+        reading = asyncio.ensure_future(store.session("s"))
+        await put(store, Change("s", meta("s", title=str(n))))
+        await reading
+        session = await store.session("s")
+        assert session.meta is not None
+        assert session.meta.title == str(n)
+
+
+async def test_what_one_change_does_to_a_batch_does_not_concern_other_sessions(store: SqliteStore) -> None:
+    await put(store, *(Change(f"s{n}", meta(f"s{n}")) for n in range(4)))
+    view = store.ahead()
+    bad = Change("s0", leaf="x", entries=(Entry("x", None, 0, "user", 5),))  # type: ignore[arg-type] # no body at all
+    changes = [
+        Change("s1", meta("s1", title="new")),
+        bad,
+        Change("s2", leaf="a", entries=chain("a")),
+        Change("s0", meta("s0", title="behind the bad one")),
+    ]
+    commits = [store._commits.add(view.epoch, change) for change in changes[:1]]  # type: ignore[attr-defined]
+    for change in changes[1:]:
+        queued = store._commits
+        done = asyncio.get_running_loop().create_future()
+        from session_manager.stores.pending import _Queued
+
+        item = _Queued(change, done, 0)
+        queued._queue.append(item)
+        queued._by_session.setdefault(change.session_id, []).append(item)
+        commits.append(done)
+    results = await asyncio.gather(*commits, return_exceptions=True)
+    assert [isinstance(result, int) for result in results] == [True, False, True, False]
+    assert all(isinstance(result, StorageError) for result in (results[1], results[3]))
+    assert (await store.session("s1")).meta == meta("s1", title="new")
+    assert (await store.session("s0")).meta == meta("s0")
+    assert [one.id for one in await store.entries("s2")] == ["a"]
+    with pytest.raises(StorageError, match="try again"):
+        await store.commit(view, Change("s0", meta("s0", title="decided before the failure")))
+    await store.commit(view, Change("s3", meta("s3", title="decided before it too, on another session")))
+    await put(store, Change("s0", meta("s0", title="decided after it")))
+
+
+async def test_the_log_is_emptied_when_nothing_is_written(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "IDLE", 0.05)
+    for n in range(20):
+        await put(store, Change(f"s{n}", meta(f"s{n}", title="x" * 20_000)))
+    log = tmp_path / "sessions.db-wal"
+    assert log.stat().st_size > 0
+    await until(lambda: log.stat().st_size == 0)
+    await put(store, Change("s", meta("s")))
+    assert len(await store.metas()) == 21
+
+
+async def test_the_log_stays_bounded_under_readers_that_never_pause(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "CHECKPOINT_PAGES", 50)
+    monkeypatch.setattr(store_module, "LOG_BYTES", 2 << 20)
+    monkeypatch.setattr(store_module, "LOG_PAUSE", 0.0)
+    await put(store, Change("s", meta("s"), "a", chain("a")))
+    stop = False
+
+    async def read() -> None:
+        while not stop:
+            await store.path(PathQuery("s"))
+            await store.sessions(ListQuery(metadata={"a": 1}))
+
+    readers = [asyncio.create_task(read()) for _ in range(8)]
+    log, largest = tmp_path / "sessions.db-wal", 0
+    for n in range(300):
+        await put(store, Change("s", entries=(entry(f"x{n}", "a", size=30_000),)))
+        largest = max(largest, log.stat().st_size)
+    stop = True
+    await asyncio.gather(*readers)
+    assert largest < 4 << 20
+
+
+async def test_a_fresh_database_and_one_migrated_step_by_step_are_equal(tmp_path: Path) -> None:
+    schemas = []
+    for name, rounds in (("fresh", [len(STEPS)]), ("steps", range(1, len(STEPS) + 1))):
+        path = tmp_path / name
+        files.prepare(path)
+        connection = files.connect(path, "FULL")
+        version = 0
+        for upto in rounds:
+            files.migrate(connection, version, STEPS[:upto])
+            version = upto
+        schemas.append(connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall())
+        connection.close()
+    assert schemas[0] == schemas[1]
+
+
+async def test_a_migration_that_is_cut_off_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    files.prepare(path)
+    connection = files.connect(path, "FULL")
+    with pytest.raises(sqlite3.Error):
+        files.migrate(connection, 0, (STEPS[0], "CREATE TABLE more (a); CREATE NONSENSE;"))
+    connection.close()
+    assert files.version_of(path) == 0
+    store = SqliteStore(path)
+    await store.open()
+    await store.close()
+
+
+async def test_a_file_of_a_newer_program_or_of_another_one_is_not_touched(tmp_path: Path) -> None:
+    for name, statements, told in (
+        (
+            "newer.db",
+            f"PRAGMA application_id = {files.APPLICATION_ID}; PRAGMA user_version = 99; CREATE TABLE t (a);",
+            "newer",
+        ),
+        ("other.db", "CREATE TABLE t (a);", "not one of session-manager"),
+    ):
+        path = tmp_path / name
+        with sqlite3.connect(path) as db:
+            db.executescript(statements)
+        db.close()
+        before = path.read_bytes()
+        with pytest.raises(StorageError, match=told):
+            await SqliteStore(path).open()
+        assert path.read_bytes() == before
+
+
+async def test_too_much_that_waits_is_refused_and_not_piled_up(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from session_manager.stores import pending
+
+    monkeypatch.setattr(pending, "WAITING", 10)
+    commits = [asyncio.ensure_future(store.commit(store.ahead(), Change(f"s{n}", meta(f"s{n}")))) for n in range(40)]
+    results = await asyncio.gather(*commits, return_exceptions=True)
+    refused = [result for result in results if isinstance(result, StorageError)]
+    assert len(refused) == 30
+    assert all("try again" in str(error) for error in refused)
+    assert len(await store.metas()) == 10
+    await put(store, Change("s", meta("s")))

@@ -1,0 +1,311 @@
+"""Every store gives the same replies, errors and events as the shortest one, whatever is called in whatever order."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from session_manager.errors import SessionManagerError
+from session_manager.events import STORE_EVENTS
+from tests.conftest import ADAPTERS
+from tests.stage import InProcess
+
+TIMES = st.sampled_from([0, 5, 5, 6, 1000, -1])
+SESSIONS = st.sampled_from(["s", "t", "S", "é"])
+ENTRIES = st.sampled_from(["a", "b", "c", "d", "", "nobody"])
+TEXTS = st.sampled_from(["", "x", "hello\0", "漢字", "y" * 300])
+LABELS = st.sampled_from([{}, {"a": 1}, {"a": 1.0}, {"a": True}, {"a": 1, "b": [None]}, {"b": {"c": {}}}])
+ORIGINS = st.sampled_from([None, {}, {"by": "me"}])
+STATUSES = st.sampled_from(["idle", "working", "done", "error"])
+
+
+def maybe(strategy: Any) -> Any:
+    return st.one_of(st.none(), strategy)
+
+
+def blocks(text: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": text}]
+
+
+@st.composite
+def a_message(draw: Any) -> dict[str, Any]:
+    text, kind = draw(TEXTS), draw(st.integers(0, 3))
+    if kind == 0:
+        return {"role": "user", "content": blocks(text), "timestamp": 1}
+    if kind == 1:
+        usage = draw(maybe(st.just({"input": 1})))
+        return {
+            "role": "assistant", "content": blocks(text), "stop_reason": "end", "model": "m", "provider": "p",
+            "timestamp": 1, "usage": usage,
+        }  # fmt: skip
+    if kind == 2:
+        details = draw(maybe(LABELS))
+        return {
+            "role": "function_result", "function_call_id": "c", "function_id": "f", "content": [], "timestamp": 1,
+            "details": details,
+        }  # fmt: skip
+    return {"role": "custom", "custom_type": "t", "content": blocks(text), "timestamp": 1}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 0
+
+    def now(self) -> int:
+        return self.time
+
+
+class Ids:
+    """Ids that are the same on every stage."""
+
+    def __init__(self) -> None:
+        self._sessions, self._entries = itertools.count(), itertools.count()
+
+    def session(self) -> str:
+        return f"s_{next(self._sessions):032x}"
+
+    def entry(self) -> str:
+        return f"e_{next(self._entries):032x}"
+
+
+class Stores(RuleBasedStateMachine):
+    """All stores side by side; the memory store is the measure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.base = Path(tempfile.mkdtemp(prefix="stores-"))
+        self.clock = Clock()
+        self.stages: dict[str, InProcess] = {}
+        self.heard: dict[str, list[Any]] = {}
+        self.cursors: list[str] = []
+        self.made: list[str] = []
+        for name, adapter in ADAPTERS.items():
+            (self.base / name).mkdir()
+            stage = InProcess(adapter, self.base / name, clock=self.clock, ids=Ids())
+            self.loop.run_until_complete(stage.start())
+            self.heard[name] = []
+            self.loop.run_until_complete(stage.bind(STORE_EVENTS, {}, self.heard[name].append))
+            self.stages[name] = stage
+
+    def teardown(self) -> None:
+        for stage in self.stages.values():
+            self.loop.run_until_complete(stage.stop())
+        self.loop.close()
+        shutil.rmtree(self.base)
+
+    def call(self, function: str, **payload: Any) -> Any:
+        """The reply or error, the same from every store."""
+
+        async def ask(stage: InProcess) -> tuple[str, Any]:
+            try:
+                return "reply", await stage.call(f"session::{function}", payload)
+            except SessionManagerError as error:
+                return "error", str(error)
+
+        answers = {name: self.loop.run_until_complete(ask(stage)) for name, stage in self.stages.items()}
+        kind, reply = answers["memory"]
+        for name, answer in answers.items():
+            assert answer == (kind, reply), f"{name} and memory differ on {function} {payload}"
+        return reply if kind == "reply" else None
+
+    @invariant()
+    def the_same_events_were_told(self) -> None:
+        for stage in self.stages.values():
+            self.loop.run_until_complete(stage.settle())
+        for name, heard in self.heard.items():
+            assert heard == self.heard["memory"], f"{name} and memory told different events"
+        for heard in self.heard.values():
+            heard.clear()
+
+    @initialize()
+    def there_is_a_conversation(self) -> None:
+        self.call("ensure", session_id="s")
+        for id_ in ("a", "b"):
+            self.call(
+                "append", session_id="s", entry_id=id_, message={"role": "user", "content": blocks(id_), "timestamp": 1}
+            )
+
+    @rule(time=TIMES)
+    def time_passes(self, time: int) -> None:
+        self.clock.time = time
+
+    # --- sessions ---
+
+    @rule(session_id=SESSIONS, title=maybe(TEXTS), metadata=maybe(LABELS))
+    def ensure(self, **payload: Any) -> None:
+        self.call("ensure", **payload)
+
+    @rule(title=maybe(TEXTS), metadata=maybe(LABELS))
+    def create(self, **payload: Any) -> None:
+        reply = self.call("create", **payload)
+        self.made.append(reply["session_id"])
+
+    @rule(session_id=SESSIONS, title=maybe(TEXTS), description=maybe(TEXTS), metadata=maybe(LABELS))
+    def set_meta(self, **payload: Any) -> None:
+        self.call("set-meta", **payload)
+
+    @rule(session_id=SESSIONS, draft=maybe(TEXTS))
+    def set_draft(self, **payload: Any) -> None:
+        self.call("set-draft", **payload)
+
+    @rule(session_id=SESSIONS, status=STATUSES, reason=maybe(TEXTS))
+    def set_status(self, **payload: Any) -> None:
+        self.call("set-status", **payload)
+
+    @rule(session_id=SESSIONS)
+    def delete(self, session_id: str) -> None:
+        self.call("delete", session_id=session_id)
+
+    @rule(
+        order=st.sampled_from([None, "created_asc", "created_desc", "updated_desc"]),
+        limit=maybe(st.integers(0, 3)),
+        status=maybe(STATUSES),
+        metadata=maybe(LABELS),
+        data=st.data(),
+    )
+    def list(self, data: Any, **payload: Any) -> None:
+        if self.cursors and data.draw(st.booleans()):
+            payload["cursor"] = data.draw(st.sampled_from(self.cursors))
+        self.keep_cursor(self.call("list", **payload))
+
+    def keep_cursor(self, reply: Any) -> None:
+        if reply is not None and "next_cursor" in reply:
+            self.cursors.append(reply["next_cursor"])
+
+    # --- entries ---
+
+    @rule(
+        session_id=SESSIONS,
+        entry_id=maybe(ENTRIES),
+        parent_id=maybe(ENTRIES),
+        message=maybe(a_message()),
+        origin=ORIGINS,
+        custom=maybe(st.just({"custom_type": "c", "data": {"k": [1]}})),
+    )
+    def append(self, message: Any, custom: Any, **payload: Any) -> None:
+        if message is None and custom is None:
+            message = {"role": "user", "content": [], "timestamp": 1}
+        self.call("append", message=message, custom=None if message is not None else custom, **payload)
+
+    @rule(session_id=SESSIONS, messages=st.lists(a_message(), max_size=4), parent_id=maybe(ENTRIES), origin=ORIGINS)
+    def append_many(self, **payload: Any) -> None:
+        self.call("append-many", **payload)
+
+    @rule(
+        session_id=SESSIONS,
+        entry_id=ENTRIES,
+        text=TEXTS,
+        expected_revision=maybe(st.integers(0, 2)),
+        usage=maybe(st.just({"output": 2})),
+        details=maybe(LABELS),
+        origin=ORIGINS,
+    )
+    def update_message(self, text: str, **payload: Any) -> None:
+        self.call("update-message", content=blocks(text), **payload)
+
+    @rule(
+        session_id=SESSIONS,
+        limit=maybe(st.integers(0, 3)),
+        roles=maybe(st.lists(st.sampled_from(["user", "assistant", "function_result", "custom"]), max_size=2)),
+        from_entry_id=maybe(ENTRIES),
+        after_entry_id=maybe(ENTRIES),
+        include_custom=maybe(st.booleans()),
+        data=st.data(),
+    )
+    def messages(self, data: Any, **payload: Any) -> None:
+        if self.cursors and data.draw(st.booleans()):
+            payload["cursor"] = data.draw(st.sampled_from(self.cursors))
+        self.keep_cursor(self.call("messages", **payload))
+
+    @rule(session_id=SESSIONS, entry_id=ENTRIES)
+    def get_message(self, **payload: Any) -> None:
+        self.call("get-message", **payload)
+
+    @rule(session_id=SESSIONS, entry_id=ENTRIES, title=maybe(TEXTS))
+    def fork(self, **payload: Any) -> None:
+        self.call("fork", **payload)
+
+    @rule(session_id=SESSIONS, entry_id=ENTRIES)
+    def set_active_leaf(self, **payload: Any) -> None:
+        self.call("set-active-leaf", **payload)
+
+    # --- below the rules ---
+
+    @rule(
+        session_id=SESSIONS,
+        id_=ENTRIES,
+        parent_id=maybe(ENTRIES),
+        revision=st.sampled_from([0, 1, 2**63, 2**64 - 1]),
+        message=a_message(),
+        custom=st.booleans(),
+    )
+    def put_entry(self, session_id: str, id_: str, parent_id: Any, revision: int, message: Any, custom: bool) -> None:
+        entry: dict[str, Any] = {"id": id_, "parent_id": parent_id, "timestamp": 3, "revision": revision}
+        if custom:
+            entry |= {"kind": "custom", "custom_type": "c", "data": None}
+        else:
+            entry |= {"kind": "message", "message": message}
+        self.call("store::put-entry", session_id=session_id, entry=entry)
+
+    @rule(
+        session_id=SESSIONS,
+        title=TEXTS,
+        status=STATUSES,
+        stamp=st.sampled_from([-(2**63), 0, 2**63 - 1]),
+        count=st.sampled_from([0, 7, 2**64 - 1]),
+        metadata=maybe(LABELS),
+    )
+    def put_meta(self, stamp: int, count: int, metadata: Any, **fields: Any) -> None:
+        meta = {**fields, "description": "", "created_at": stamp, "updated_at": stamp, "message_count": count}
+        self.call("store::put-meta", meta=meta if metadata is None else {**meta, "metadata": metadata})
+
+    @rule(
+        session_id=SESSIONS,
+        function=st.sampled_from(
+            ["delete-meta", "delete-entries", "delete-active-leaf", "get-meta", "get-active-leaf"]
+        ),
+    )
+    def raw(self, function: str, session_id: str) -> None:
+        self.call(f"store::{function}", session_id=session_id)
+
+    @rule(session_id=SESSIONS, entry_id=ENTRIES)
+    def raw_leaf(self, **payload: Any) -> None:
+        self.call("store::set-active-leaf", **payload)
+
+    @rule()
+    def everything(self) -> None:
+        self.call("store::list-metas")
+        for session_id in ("s", "t", "S", "é", *self.made):
+            self.call("store::list-entries", session_id=session_id)
+            self.call("get", session_id=session_id)
+            self.call("messages", session_id=session_id, include_custom=True)
+
+    @rule()
+    def reopen(self) -> None:
+        for stage in self.stages.values():
+            self.loop.run_until_complete(stage.restart())
+
+
+HURRIED = settings(
+    max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), database=None
+)
+Stores.TestCase.settings = HURRIED
+TestStores: Any = Stores.TestCase
+
+
+class Thorough(Stores):
+    """The same for longer."""
+
+
+Thorough.TestCase.settings = settings(HURRIED, max_examples=500, stateful_step_count=80)
+TestThorough: Any = pytest.mark.long(Thorough.TestCase)
