@@ -23,9 +23,9 @@ from session_manager.events import (
     MessageUpdated,
     MetaUpdated,
     StatusChanged,
+    entry_event,
 )
 from session_manager.model import Entry, JsonObject, SessionMeta, Status
-from session_manager.reload import told
 from session_manager.store import Store
 
 SESSIONS, ENTRIES = 50_000, 200_000
@@ -158,17 +158,17 @@ class Told:
             return [Emission(Deleted(session_id=session_id, timestamp=known.updated_at), known.metadata)]
         events: list[Event] = []
         if known is None:
-            events.append(_created(meta))
+            events.append(Created.of(meta))
             known = Known((meta.status, None), _labels(meta))
         if known.labels != _labels(meta):
-            events.append(_meta_updated(meta))
+            events.append(MetaUpdated.of(meta))
         if known.status != _status(meta):
-            events.append(_status_changed(meta, known))
+            events.append(StatusChanged.of(meta, known.status[0] if known.status else meta.status))
         since = max(known.updated_at - SKEW, -(2**63))
         for entry in sorted(entries, key=lambda entry: entry.timestamp):
             recent = not everything or entry.timestamp >= since or entry.revision > 0
             if recent and not self.knows(session_id, entry):
-                events.append(told(meta, entry))
+                events.append(entry_event(session_id, entry))
         if everything and known.updated_at < meta.updated_at:
             known.updated_at = meta.updated_at
         return [Emission(event, meta.metadata) for event in events]
@@ -180,34 +180,3 @@ def _status(meta: SessionMeta) -> tuple[Status, str | None]:
 
 def _labels(meta: SessionMeta) -> Labels:
     return meta.title, meta.description, meta.metadata
-
-
-def _created(meta: SessionMeta) -> Created:
-    return Created(
-        session_id=meta.session_id,
-        title=meta.title,
-        description=meta.description,
-        status=meta.status,
-        created_at=meta.created_at,
-        forked_from=meta.forked_from,
-    )
-
-
-def _meta_updated(meta: SessionMeta) -> MetaUpdated:
-    return MetaUpdated(
-        session_id=meta.session_id,
-        title=meta.title,
-        description=meta.description,
-        metadata=meta.metadata,
-        timestamp=meta.updated_at,
-    )
-
-
-def _status_changed(meta: SessionMeta, known: Known) -> StatusChanged:
-    return StatusChanged(
-        session_id=meta.session_id,
-        status=meta.status,
-        previous_status=known.status[0] if known.status else meta.status,
-        status_reason=meta.status_reason,
-        timestamp=meta.updated_at,
-    )

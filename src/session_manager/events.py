@@ -10,13 +10,17 @@ from msgspec import Struct
 
 from session_manager.model import (
     CustomPayload,
+    Entry,
     Int64,
     Json,
     JsonObject,
     Message,
     Role,
+    SessionMeta,
     Status,
     Uint64,
+    decode,
+    decode_custom,
     encode,
     role_of,
 )
@@ -46,6 +50,10 @@ class Created(Event):
     status: Status
     created_at: Int64
     forked_from: str | None = None
+
+    @classmethod
+    def of(cls, meta: SessionMeta) -> Created:
+        return cls(meta.session_id, meta.title, meta.description, meta.status, meta.created_at, meta.forked_from)
 
 
 class MessageAdded(Event):
@@ -84,6 +92,10 @@ class StatusChanged(Event):
     timestamp: Int64
     status_reason: str | None = None
 
+    @classmethod
+    def of(cls, meta: SessionMeta, previous: Status) -> StatusChanged:
+        return cls(meta.session_id, meta.status, previous, meta.updated_at, meta.status_reason)
+
 
 class MetaUpdated(Event):
     trigger_type = "session::meta-updated"
@@ -93,11 +105,31 @@ class MetaUpdated(Event):
     timestamp: Int64
     metadata: JsonObject | None = None
 
+    @classmethod
+    def of(cls, meta: SessionMeta) -> MetaUpdated:
+        return cls(meta.session_id, meta.title, meta.description, meta.updated_at, meta.metadata)
+
 
 class Deleted(Event):
     trigger_type = "session::deleted"
 
     timestamp: Int64
+
+
+def entry_event(session_id: str, entry: Entry) -> MessageAdded | MessageUpdated:
+    """A stored entry as the event that brings a subscriber up to date: as updated where it was, else as added."""
+    origin = None if entry.origin is None else decode(entry.origin)
+    if entry.role is not None and entry.revision > 0:
+        return MessageUpdated(session_id, entry.id, entry.message(), entry.revision, entry.timestamp, origin)
+    return MessageAdded(
+        session_id=session_id,
+        entry_id=entry.id,
+        timestamp=entry.timestamp,
+        parent_id=entry.parent_id,
+        message=None if entry.role is None else entry.message(),
+        custom=decode_custom(entry.body) if entry.role is None else None,
+        origin=origin,
+    )
 
 
 EVENTS: dict[str, type[Event]] = {

@@ -295,4 +295,5 @@ decode_record = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 """The fields of a stored message or bookkeeping record, each as it is."""
 
 decode_message = msgspec.json.Decoder(Message).decode
+decode_custom = msgspec.json.Decoder(CustomPayload).decode
 decode_meta = msgspec.json.Decoder(SessionMeta).decode

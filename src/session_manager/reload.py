@@ -12,8 +12,8 @@ import structlog
 from session_manager.config import Configuration, parse
 from session_manager.dispatch import Runtime, Service
 from session_manager.errors import SessionManagerError
-from session_manager.events import Created, Deleted, Emission, Event, MessageAdded, MessageUpdated
-from session_manager.model import CustomPayload, Entry, SessionMeta, decode
+from session_manager.events import Created, Deleted, Emission, entry_event
+from session_manager.model import SessionMeta
 from session_manager.store import Store
 
 log = structlog.get_logger("session_manager.reload")
@@ -22,8 +22,6 @@ Fetch = Callable[[], Awaitable[Any]]
 """Reads the configuration value. Raises when it cannot be had."""
 
 Publish = Callable[[Sequence[Emission]], None]
-
-_custom = msgspec.json.Decoder(CustomPayload).decode
 
 
 class Builder(Protocol):
@@ -100,37 +98,9 @@ async def replay(store: Store, known: Sequence[SessionMeta], publish: Publish) -
         if meta.session_id not in there:
             publish([Emission(Deleted(session_id=meta.session_id, timestamp=meta.updated_at), meta.metadata)])
     for meta in metas:
-        created = Created(
-            session_id=meta.session_id,
-            title=meta.title,
-            description=meta.description,
-            status=meta.status,
-            created_at=meta.created_at,
-            forked_from=meta.forked_from,
-        )
-        entries = await store.entries(meta.session_id)
-        publish([Emission(event, meta.metadata) for event in (created, *(told(meta, entry) for entry in entries))])
+        events = [
+            Created.of(meta),
+            *(entry_event(meta.session_id, entry) for entry in await store.entries(meta.session_id)),
+        ]
+        publish([Emission(event, meta.metadata) for event in events])
         await asyncio.sleep(0)  # a long replay lets other calls through
-
-
-def told(meta: SessionMeta, entry: Entry) -> Event:
-    """An entry as the event that brings a subscriber up to date."""
-    origin = None if entry.origin is None else decode(entry.origin)
-    if entry.role is not None and entry.revision > 0:
-        return MessageUpdated(
-            session_id=meta.session_id,
-            entry_id=entry.id,
-            message=entry.message(),
-            revision=entry.revision,
-            timestamp=entry.timestamp,
-            origin=origin,
-        )
-    return MessageAdded(
-        session_id=meta.session_id,
-        entry_id=entry.id,
-        parent_id=entry.parent_id,
-        message=None if entry.role is None else entry.message(),
-        custom=_custom(entry.body) if entry.role is None else None,
-        timestamp=entry.timestamp,
-        origin=origin,
-    )

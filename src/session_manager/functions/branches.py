@@ -8,7 +8,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from session_manager.errors import EntryNotFound, SessionNotFound
-from session_manager.functions.lifecycle import created, record
+from session_manager.events import Created
+from session_manager.functions.lifecycle import record
 from session_manager.model import Entry, SessionMeta
 from session_manager.outcome import Outcome, Tools, told
 from session_manager.store import Change, Found, PathQuery
@@ -59,7 +60,7 @@ async def fork(tools: Tools, request: ForkRequest) -> Outcome:
         updated_at=now,
     )
     change = Change(meta.session_id, meta=meta, leaf=copies[-1].id, entries=tuple(copies), fresh=True)
-    return Outcome(ForkResponse(meta.session_id, meta), change, told(created(meta), meta))
+    return Outcome(ForkResponse(meta.session_id, meta), change, told(Created.of(meta), meta))
 
 
 async def set_active_leaf(tools: Tools, request: SetActiveLeafRequest) -> Outcome:

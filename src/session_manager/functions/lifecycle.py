@@ -138,17 +138,6 @@ def own(metadata: JsonObject | None) -> JsonObject | None:
     return None if metadata is None else decode(encode(metadata))
 
 
-def created(meta: SessionMeta) -> Created:
-    return Created(
-        session_id=meta.session_id,
-        title=meta.title,
-        description=meta.description,
-        status=meta.status,
-        created_at=meta.created_at,
-        forked_from=meta.forked_from,
-    )
-
-
 async def record(view: View, session_id: str) -> SessionMeta:
     """The session's record. Raises SessionNotFound."""
     meta = (await view.session(session_id)).meta
@@ -160,7 +149,7 @@ async def record(view: View, session_id: str) -> SessionMeta:
 async def create(tools: Tools, request: CreateRequest) -> Outcome:
     meta = new_session(tools, tools.ids.session(), request.title, request.description, request.metadata)
     change = Change(meta.session_id, meta=meta)
-    return Outcome(CreateResponse(meta.session_id, meta), change, told(created(meta), meta))
+    return Outcome(CreateResponse(meta.session_id, meta), change, told(Created.of(meta), meta))
 
 
 async def ensure(tools: Tools, request: EnsureRequest) -> Outcome:
@@ -171,7 +160,7 @@ async def ensure(tools: Tools, request: EnsureRequest) -> Outcome:
         return Outcome(EnsureResponse(request.session_id, meta, created=False))
     meta = new_session(tools, request.session_id, request.title, request.description, request.metadata)
     change = Change(meta.session_id, meta=meta)
-    return Outcome(EnsureResponse(meta.session_id, meta, created=True), change, told(created(meta), meta))
+    return Outcome(EnsureResponse(meta.session_id, meta, created=True), change, told(Created.of(meta), meta))
 
 
 async def get(tools: Tools, request: GetRequest) -> Outcome:
@@ -206,13 +195,7 @@ async def set_meta(tools: Tools, request: SetMetaRequest) -> Outcome:
         return Outcome(SetMetaResponse(meta))
     now = tools.clock.now()
     meta = msgspec.structs.replace(meta, updated_at=now, **given)
-    event = MetaUpdated(
-        session_id=meta.session_id,
-        title=meta.title,
-        description=meta.description,
-        metadata=meta.metadata,
-        timestamp=now,
-    )
+    event = MetaUpdated.of(meta)
     return Outcome(SetMetaResponse(meta), Change(meta.session_id, meta=meta), told(event, meta))
 
 
@@ -231,13 +214,7 @@ async def set_status(tools: Tools, request: SetStatusRequest) -> Outcome:
         return Outcome(reply)
     now = tools.clock.now()
     changed = msgspec.structs.replace(meta, status=request.status, status_reason=reason, updated_at=now)
-    event = StatusChanged(
-        session_id=meta.session_id,
-        status=changed.status,
-        previous_status=meta.status,
-        status_reason=reason,
-        timestamp=now,
-    )
+    event = StatusChanged.of(changed, meta.status)
     return Outcome(reply, Change(meta.session_id, meta=changed), told(event, changed))
 
 

@@ -87,10 +87,7 @@ class Plan(Struct, kw_only=True):
         meta = self.change.meta
         shown = meta.metadata
         if self.before is None:
-            yield Emission(
-                Created(meta.session_id, meta.title, meta.description, meta.status, meta.created_at, meta.forked_from),
-                shown,
-            )
+            yield Emission(Created.of(meta), shown)
         for entry in self.added:
             if not _is_log(entry):
                 yield Emission(_added(meta.session_id, entry), shown)
@@ -126,10 +123,10 @@ def _is_log(entry: Entry) -> bool:
 
 def _meta_events(before: SessionMeta, meta: SessionMeta) -> Iterator[Emission]:
     if (before.status, before.status_reason) != (meta.status, meta.status_reason):
-        changed = StatusChanged(meta.session_id, meta.status, before.status, meta.updated_at, meta.status_reason)
+        changed = StatusChanged.of(meta, before.status)
         yield Emission(changed, meta.metadata)
     if (before.title, _plain(before.metadata)) != (meta.title, _plain(meta.metadata)):
-        updated = MetaUpdated(meta.session_id, meta.title, meta.description, meta.updated_at, meta.metadata)
+        updated = MetaUpdated.of(meta)
         yield Emission(updated, meta.metadata)
 
 
