@@ -1,0 +1,115 @@
+"""Another configuration takes the place of the one in force, while calls run and subscribers listen."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from session_manager.config import Configuration, InvalidConfiguration
+from session_manager.dispatch import Runtime
+from session_manager.errors import StorageError
+from tests.stage import InProcess
+
+USER = {"role": "user", "content": [], "timestamp": 1}
+
+
+def sqlite(name: str) -> dict[str, Any]:
+    return {"name": "sqlite", "config": {"path": name}}
+
+
+async def test_a_replay_of_more_events_than_a_queue_holds_loses_none(tmp_path: Path) -> None:
+    async with InProcess(sqlite("a.db"), tmp_path) as stage:
+        for session in range(5):
+            await stage.call("session::ensure", {"session_id": f"s{session}"})
+            for _ in range(3):
+                await stage.call("session::append-many", {"session_id": f"s{session}", "messages": [USER] * 1000})
+        await stage.set_config({"adapter": sqlite("empty.db")})
+        heard: list[Any] = []
+        await stage.bind("session::message-added", {}, heard.append)
+        await stage.set_config({"adapter": sqlite("a.db")})
+        await stage.settle()
+        assert len({event["entry_id"] for event in heard}) == 15_000
+
+
+async def test_calls_on_their_way_finish_on_the_store_they_began_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with InProcess(sqlite("a.db"), tmp_path) as stage:
+        await stage.call("session::ensure", {"session_id": "s"})
+        old = stage.store
+        reached, go_on = asyncio.Event(), asyncio.Event()
+        session = type(old).session
+
+        async def slow(self: Any, session_id: str) -> Any:
+            if self is old and session_id == "s":
+                reached.set()
+                await go_on.wait()
+            return await session(self, session_id)
+
+        monkeypatch.setattr(type(old), "session", slow)
+        running = asyncio.create_task(stage.call("session::append", {"session_id": "s", "message": USER}))
+        await reached.wait()
+        swap = asyncio.create_task(stage.set_config({"adapter": sqlite("b.db")}))
+        while stage.store is old:
+            await asyncio.sleep(0)
+        assert await stage.call("session::get", {"session_id": "s"}) is None, "new calls see the new store"
+        assert not swap.done(), "the old store is kept open for the call"
+        go_on.set()
+        entry_id = (await running)["entry_id"]
+        await swap
+        await stage.set_config({"adapter": sqlite("a.db")})
+        page = await stage.call("session::messages", {"session_id": "s"})
+        assert [item["entry_id"] for item in page["messages"]] == [entry_id]
+
+
+async def test_a_configuration_that_cannot_be_built_is_reported_and_the_old_one_stays(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    async with InProcess(sqlite("a.db"), tmp_path) as stage:
+        await stage.call("session::ensure", {"session_id": "s"})
+        for count in (1, 2):
+            await stage.set_config({"adapter": sqlite("file/sessions.db")})
+            status = await stage.call("session::config-status", {})
+            assert (status["last_outcome"], status["rejected_reloads"]) == ("rejected", count)
+            assert "session/storage" in status["last_error"]
+        assert (await stage.call("session::get", {"session_id": "s"}))["meta"]["session_id"] == "s"
+        await stage.set_config({"adapter": sqlite("b.db")})
+        assert await stage.call("session::config-status", {}) == {
+            "last_outcome": "applied",
+            "last_error": None,
+            "rejected_reloads": 2,
+        }
+
+
+async def test_a_value_that_is_none_fails_the_call_and_changes_nothing(tmp_path: Path) -> None:
+    async with InProcess(sqlite("a.db"), tmp_path) as stage:
+        stage.value = {"adapter": {"name": "floppy"}}
+        with pytest.raises(InvalidConfiguration):
+            await stage.call("session::on-config-change", {})
+        assert (await stage.call("session::config-status", {}))["last_outcome"] == "applied"
+
+
+async def test_changes_that_overlap_end_in_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with InProcess(sqlite("a.db"), tmp_path) as stage:
+        changes = []
+        for number in range(6):
+            stage.value = {"adapter": sqlite(f"{number}.db"), "default_list_limit": number + 1}
+            changes.append(asyncio.create_task(stage.call("session::on-config-change", {})))
+            await asyncio.sleep(0)
+        await asyncio.gather(*changes)
+        assert stage.service.runtime.limits.default == 6
+        assert (tmp_path / "5.db").exists()
+
+
+async def test_a_boot_with_a_configuration_that_cannot_be_built_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    stage = InProcess(sqlite("file/sessions.db"), tmp_path)
+    with pytest.raises(StorageError, match="session/storage"):
+        await stage.start()
+
+
+def test_the_default_is_what_an_empty_value_means() -> None:
+    assert Configuration().adapter.name == "sqlite"
+    assert Runtime.__struct_config__.frozen
