@@ -45,7 +45,7 @@ class InProcess:
     async def start(self) -> None:
         self.delivery = Delivery(self.send, Pace())
         self.hub = Hub(self.bindings, self.delivery.take)
-        self.configurator = Configurator(self.fetch, self, self.hub.publish_locally)
+        self.configurator = Configurator(self.fetch, self, self.hub.publish_locally, self.backlog)
         runtime = await self.configurator.start()
         self.service = Service(runtime, self.clock, self.ids, self.configurator)
         self.configurator.service = self.service
@@ -78,6 +78,9 @@ class InProcess:
         receive = self.receivers.get(to.id)
         if receive is not None:
             receive(msgspec.json.decode(payload))
+
+    async def backlog(self) -> int:
+        return self.delivery.backlog()
 
     # --- Stage ---
 

@@ -18,6 +18,7 @@ import structlog
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
+from session_manager.errors import SessionManagerError
 from session_manager.model import JsonObject
 from session_manager.paging import Limits
 
@@ -29,7 +30,7 @@ DATA_DIR = "data/session-manager"
 """Where data is kept, relative to the compose directory or else the working directory."""
 
 
-class InvalidConfiguration(Exception):
+class InvalidConfiguration(SessionManagerError):
     """The value is not a configuration of this worker; the text names the field."""
 
 

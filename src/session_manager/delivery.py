@@ -146,8 +146,16 @@ class Delivery:
             self._queue(outbox, parcel, now)
 
     def forget(self, binding_id: str) -> None:
-        """Drops what still waits for a binding that is no more."""
+        """Drops what still waits for a binding that is no more, and tells what it lost."""
         outbox = self._outboxes.pop(binding_id, None)
+        if outbox is not None and (outbox.tally.dropped or outbox.tally.failed):
+            log.warning(
+                "a binding is gone that lost deliveries",
+                function_id=outbox.binding.function_id,
+                trigger_type=outbox.binding.trigger_type,
+                dropped=outbox.tally.dropped,
+                failed=outbox.tally.failed,
+            )
         for lane in outbox.lanes.values() if outbox else ():
             if lane.timer is not None:
                 lane.timer.cancel()
@@ -156,6 +164,11 @@ class Delivery:
     def tallies(self) -> Sequence[tuple[Binding, Tally, int]]:
         """Per binding: what became of its parcels, and how many wait."""
         return [(outbox.binding, outbox.tally, outbox.count) for outbox in self._outboxes.values()]
+
+    def backlog(self) -> int:
+        """The longest queue of those that move: a subscriber that has stopped answering holds up nobody who waits."""
+        most = self._pace.unanswered
+        return max((outbox.count for outbox in self._outboxes.values() if outbox.unanswered < most), default=0)
 
     async def drain(self, seconds: float) -> int:
         """Waits until everything was sent and answered, at most so long. Returns how many parcels are left."""

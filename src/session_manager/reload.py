@@ -23,6 +23,12 @@ Fetch = Callable[[], Awaitable[Any]]
 
 Publish = Callable[[Sequence[Emission]], None]
 
+Backlog = Callable[[], Awaitable[int]]
+"""How many events wait in the longest queue to a subscriber."""
+
+MANY, PAUSE = 2_000, 0.05
+"""A replay pauses for so many seconds while more events than these wait."""
+
 
 class Builder(Protocol):
     async def build(self, configuration: Configuration) -> Runtime:
@@ -36,8 +42,8 @@ class Configurator:
     last_error: str | None = None
     rejected_reloads = 0
 
-    def __init__(self, fetch: Fetch, builder: Builder, replay: Publish) -> None:
-        self._fetch, self._builder, self._replay = fetch, builder, replay
+    def __init__(self, fetch: Fetch, builder: Builder, publish: Publish, backlog: Backlog) -> None:
+        self._fetch, self._builder, self._publish, self._backlog = fetch, builder, publish, backlog
         self._one_at_a_time = asyncio.Lock()
         self._configuration = Configuration()
         self.service: Service | None = None
@@ -76,7 +82,7 @@ class Configurator:
         old = service.runtime
         known = await _known(old.store)
         service.runtime = new
-        await replay(new.store, known, self._replay)
+        await replay(new.store, known, self._publish, self._backlog)
         await service.finished(old)
         await old.store.close()
 
@@ -89,9 +95,10 @@ async def _known(store: Store) -> list[SessionMeta]:
         return []
 
 
-async def replay(store: Store, known: Sequence[SessionMeta], publish: Publish) -> None:
+async def replay(store: Store, known: Sequence[SessionMeta], publish: Publish, backlog: Backlog) -> None:
     """Tells subscribers what a store holds, as events with the stored times: deleted for the sessions that are gone,
-    then each session as created, and its entries as added, or as updated where they were."""
+    then each session as created, and its entries as added, or as updated where they were. No faster than they take it,
+    for a queue that overflows would lose what was to be told."""
     metas = await store.metas()
     there = {meta.session_id for meta in metas}
     for meta in known:
@@ -104,3 +111,5 @@ async def replay(store: Store, known: Sequence[SessionMeta], publish: Publish) -
         ]
         publish([Emission(event, meta.metadata) for event in events])
         await asyncio.sleep(0)  # a long replay lets other calls through
+        while await backlog() > MANY:  # noqa: ASYNC110 # the queues may be another loop's
+            await asyncio.sleep(PAUSE)

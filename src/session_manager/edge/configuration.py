@@ -8,12 +8,17 @@ from typing import Any
 
 from session_manager.config import CONFIGURATION_ID, Configuration, schema
 from session_manager.edge.client import Client, InvocationError
+from session_manager.errors import SessionManagerError
 from session_manager.model import JsonObject
 
 ATTEMPTS = 3
 PAUSE = 0.25
 """Seconds, times the number of the attempt."""
 TIMEOUT = 5.0
+
+
+class Unavailable(SessionManagerError):
+    """The configuration worker does not give the value."""
 
 
 class ConfigurationEntry:
@@ -48,11 +53,15 @@ class ConfigurationEntry:
         return Configuration().value() if self._seed is None else self._seed
 
     async def fetch(self) -> Any:
-        """The value in force, environment expanded. Registers the schema again where the engine has forgotten it."""
-        known = await self._call("configuration::schema", {"id": self.id})
-        if known.get("schema") is None:
-            await self.register()
-        return (await self._call("configuration::get", {"id": self.id}))["value"]
+        """The value in force, environment expanded. Registers the schema again where the engine has forgotten it.
+        Raises Unavailable."""
+        try:
+            known = await self._call("configuration::schema", {"id": self.id})
+            if known.get("schema") is None:
+                await self.register()
+            return (await self._call("configuration::get", {"id": self.id}))["value"]
+        except (InvocationError, KeyError) as error:
+            raise Unavailable(f"the configuration cannot be read: {error}") from None
 
     async def _call(self, function_id: str, payload: JsonObject) -> Any:
         for attempt in range(1, ATTEMPTS + 1):

@@ -18,7 +18,7 @@ from session_manager.delivery import Delivery, Parcel
 from session_manager.dispatch import Runtime, Service
 from session_manager.edge.bridge import Bridge
 from session_manager.edge.client import Client, EngineError, InvocationError, NameTaken, TriggerHandler, probe
-from session_manager.edge.configuration import ConfigurationEntry
+from session_manager.edge.configuration import ConfigurationEntry, Unavailable
 from session_manager.edge.extras import ExtraFunction, Extras
 from session_manager.errors import SessionManagerError
 from session_manager.functions import FUNCTIONS, Function
@@ -100,10 +100,12 @@ class Worker:
     async def _open(self) -> None:
         try:
             await self._entry.register()
-            self._configurator = Configurator(self._entry.fetch, self, self._hub.publish_locally)
+            self._configurator = Configurator(self._entry.fetch, self, self._hub.publish_locally, self._backlog)
             runtime = await self._configurator.start()
         except InvocationError as error:
-            raise EngineError(f"the configuration cannot be read: {error}") from None
+            raise EngineError(f"the configuration cannot be registered: {error}") from None
+        except Unavailable as error:
+            raise EngineError(str(error)) from None
         except InvalidConfiguration as error:
             raise InvalidConfiguration(f"the stored configuration is not valid: {error}") from None
         self._service = Service(runtime, SystemClock(), RandomIds(), self._configurator)
@@ -115,7 +117,7 @@ class Worker:
         """The configuration may have changed after it was read and before the binding that tells of it was there."""
         try:
             await self._configurator.reload()
-        except (InvocationError, InvalidConfiguration) as error:
+        except (Unavailable, InvalidConfiguration) as error:
             log.warning("the configuration cannot be read again; what was read at first stays", error=str(error))
 
     async def build(self, configuration: Configuration) -> Runtime:
@@ -237,7 +239,7 @@ class Worker:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._waiting(), self._deliveries.loop))
 
     async def _waiting(self) -> int:
-        return max((waiting for _, _, waiting in self._delivery.tallies()), default=0)
+        return self._delivery.backlog()
 
     def bound(self, made: Binding) -> None:
         self._bindings.add(made)
@@ -269,7 +271,7 @@ class Worker:
         """An engine that restarted has forgotten the schema; without it nobody can change the configuration."""
         try:
             await self._entry.fetch()
-        except (InvocationError, KeyError) as error:
+        except Unavailable as error:
             log.warning("the configuration schema could not be registered again", error=str(error))
 
     # --- end ---
