@@ -19,7 +19,7 @@ from session_manager.stores.memory import MemoryStore
 from session_manager.stores.sqlite import SqliteStore, files
 from session_manager.stores.sqlite import store as store_module
 from session_manager.stores.sqlite.inspect import Inspection
-from session_manager.stores.sqlite.schema import STEPS
+from session_manager.stores.sqlite.schema import APPLICATION_ID, STEPS
 from tests.contract.scenario import until
 from tests.stores.test_promises import chain, entry, meta, put
 
@@ -233,7 +233,7 @@ async def test_a_file_of_a_newer_program_or_of_another_one_is_not_touched(tmp_pa
     for name, statements, told in (
         (
             "newer.db",
-            f"PRAGMA application_id = {files.APPLICATION_ID}; PRAGMA user_version = 99; CREATE TABLE t (a);",
+            f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 99; CREATE TABLE t (a);",
             "newer",
         ),
         ("other.db", "CREATE TABLE t (a);", "not one of session-manager"),
