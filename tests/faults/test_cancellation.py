@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import Any
 
+from session_manager.locks import SessionLocks
 from tests.faults.conftest import Figure
 from tests.faults.load import user
 from tests.stage import InProcess
@@ -99,3 +100,22 @@ async def test_a_cancelled_waiter_passes_its_turn_on(stage: InProcess) -> None:
     count, texts = await shows(stage, "s")
     assert [text for text in texts if int(text) % 2 == 0] == [str(n) for n in range(0, 40, 2)]
     assert count >= 20
+
+
+async def test_a_waiter_cancelled_in_the_moment_of_its_turn_passes_it_on() -> None:
+    locks = SessionLocks()
+    done: list[str] = []
+
+    async def hold(name: str) -> None:
+        async with locks.hold("s"):
+            done.append(name)
+
+    first = locks.hold("s")
+    await first.__aenter__()
+    second, third = asyncio.ensure_future(hold("second")), asyncio.ensure_future(hold("third"))
+    await asyncio.sleep(0)
+    await first.__aexit__(None, None, None)  # the second one has its turn now, and is not yet running
+    second.cancel()
+    await asyncio.wait_for(third, 5)
+    assert done == ["third"]
+    assert len(locks) == 0
