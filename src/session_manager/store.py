@@ -8,7 +8,8 @@ Session and entry ids are any text, compared byte for byte (UTF-8). A store neve
 alters, and never keeps one that a caller can alter: values cross the port frozen or as JSON bytes.
 
 Errors: every method that touches storage raises `StorageError` when the storage fails or what is stored cannot be
-read; nothing else escapes a store.
+read; nothing else escapes a store. What a store returns is what it was given: bodies and origins go into replies as
+they are, so a store that cannot vouch for bytes that it read raises instead.
 """
 
 from __future__ import annotations
@@ -177,8 +178,9 @@ class Store(View, Protocol):
     def commit(self, view: View, change: Change) -> Awaitable[int]:
         """Takes the change over. The awaitable gives the number of the commit (growing, never reused) once the
         change is durable, or raises StorageError when nothing of it was kept. Changes become durable in the order in
-        which they were handed over; when one fails, so do all that were decided after it and were not yet durable,
-        those decided on a view older than the failure included. Cancelling who waits does not cancel the change."""
+        which they were handed over; when one fails, so do all of its session that were decided after it and were not
+        yet durable, those decided on a view older than the failure included, and all others that wait may fail with
+        it. Cancelling who waits does not cancel the change."""
 
     def settled(self, view: View, session_id: str) -> Awaitable[None]:
         """Waits until what `view` showed of the session is durable, so that an answer based on it may leave. Raises
