@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import msgspec
@@ -13,6 +14,10 @@ from session_manager.functions.lifecycle import record
 from session_manager.model import Entry, SessionMeta
 from session_manager.outcome import Outcome, Tools, told
 from session_manager.store import Change, Found, PathQuery
+
+
+MANY = 2000
+"""Entries that are copied in one go."""
 
 
 class ForkRequest(Struct):
@@ -43,7 +48,9 @@ async def fork(tools: Tools, request: ForkRequest) -> Outcome:
         raise EntryNotFound(request.session_id, request.entry_id)
     copies: list[Entry] = []
     parent_id = None
-    for entry in page.entries:
+    for count, entry in enumerate(page.entries, 1):
+        if count % MANY == 0:
+            await asyncio.sleep(0)  # a long path lets other calls through
         copies.append(Entry(tools.ids.entry(), parent_id, entry.timestamp, entry.role, entry.body, 0, entry.origin))
         parent_id = copies[-1].id
     now = tools.clock.now()
