@@ -307,5 +307,5 @@ class Thorough(Stores):
     """The same for longer."""
 
 
-Thorough.TestCase.settings = settings(HURRIED, max_examples=500, stateful_step_count=80)
+Thorough.TestCase.settings = settings(HURRIED, max_examples=150, stateful_step_count=60)
 TestThorough: Any = pytest.mark.long(Thorough.TestCase)

@@ -15,7 +15,6 @@ from session_manager.model import Entry, SessionMeta
 from session_manager.outcome import Outcome, Tools, told
 from session_manager.store import Change, Found, PathQuery
 
-
 MANY = 2000
 """Entries that are copied in one go."""
 
