@@ -429,7 +429,7 @@ def test_the_command_says_what_it_did_and_its_status_tells(old: Path) -> None:
     with (old / "con.jsonl").open("ab") as file:
         file.write(b'{"half')
     status, out, _ = invoke("--from", "fs:old", "--to", "sqlite:new.db")
-    assert (status, "con.jsonl: line 66: a change that was cut off" in out) == (3, True)
+    assert (status, "con.jsonl: line 67: a change that was cut off" in out) == (3, True)
     assert out.splitlines()[-1] == "complete, but for what was found in the source"
     (old / "bad.jsonl").write_bytes(b"\xff\n")
     status, out, _ = invoke("--from", "fs:old", "--to", "sqlite:new.db")

@@ -16,6 +16,7 @@ import structlog
 
 from session_manager.errors import StorageError
 from session_manager.store import EVERYTHING, Change
+from session_manager.stores.directories import sync_directory
 from session_manager.stores.fs.files import Directory, File, put, storage_error, sync, write
 from session_manager.stores.fs.lines import change_lines, whole_lines
 from session_manager.stores.fs.names import LONGEST, file_name
@@ -50,7 +51,7 @@ def apply(directory: Directory, changes: Sequence[Change], syncs: Executor) -> d
     parts = sift(parts, (syncs.map if len(parts) > 1 else map)(_tried, [part.sync for part in parts]))
     parts = sift(parts, [_tried(part.rename) for part in parts])
     if any(part.names_change for part in parts):
-        error = _tried(directory.sync_names)
+        error = _tried(lambda: sync_directory(directory.path))
         parts = sift(parts, [error if part.names_change else None for part in parts])
     for part in parts:
         part.settle()

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from session_manager.errors import StorageError
+from session_manager.stores.directories import sync_directory
 from session_manager.stores.fs.lines import Notice, Replayed, replay
 from session_manager.stores.fs.names import SUFFIX, file_name, session_id
 from session_manager.stores.memory import Kept
@@ -180,14 +181,6 @@ class Directory:
         self._asides += 1
         return self.path / f"~{self._asides}{SUFFIX}.tmp"
 
-    def sync_names(self) -> None:
-        """Brings names that were given and taken to disk. Raises OSError."""
-        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
     # --- writing anew ---
 
     def sweep(self) -> None:
@@ -217,7 +210,7 @@ class Directory:
         put(aside, compact)
         os.replace(aside, self.path / file.name)
         file.holds(compact, len(compact), len(compact))
-        self.sync_names()
+        sync_directory(self.path)
         log.info("a file was written anew", file=file.name, bytes_before=before, bytes_after=len(compact))
 
 

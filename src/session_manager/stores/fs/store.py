@@ -13,6 +13,7 @@ from pathlib import Path
 from session_manager.errors import StorageError
 from session_manager.model import Entry, SessionMeta
 from session_manager.store import Change, ListPage, ListQuery, PathPage, PathQuery, Session, View
+from session_manager.stores.directories import prepare_directory
 from session_manager.stores.fs import batch
 from session_manager.stores.fs.files import LOCK, Directory, Scan, storage_error
 from session_manager.stores.holder import Holder
@@ -30,6 +31,7 @@ class FsStore:
     pipelines = True
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        path = path.resolve()  # one lock for one directory, whatever link leads to it
         self._path, self._read_only = path, read_only
         self._holder = Holder(path / LOCK, "data directory")
         self._thread = WorkThread("session-manager-files")
@@ -56,8 +58,7 @@ class FsStore:
 
     def _acquire(self) -> Scan:
         try:
-            if not self._path.is_dir():
-                self._path.mkdir(parents=True, mode=0o700, exist_ok=True)
+            prepare_directory(self._path)
             self._holder.acquire()
             scan = self._directory.scan()
             if not self._read_only:

@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 
 from session_manager.errors import StorageError
+from session_manager.stores.directories import sync_directory
 from session_manager.stores.sqlite.schema import APPLICATION_ID, STEPS, VERSION
 
 CHECKPOINT_PAGES = 4000
@@ -25,23 +26,6 @@ def prepare(path: Path) -> None:
     """Makes the file, private to this user, and its entry in the directory durable. Raises OSError."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     sync_directory(path.parent)
-
-
-def prepare_directory(directory: Path) -> None:
-    """Makes the directory and those above it, private to this user and durable. Raises OSError."""
-    if directory.is_dir():
-        return
-    prepare_directory(directory.parent)
-    directory.mkdir(mode=0o700, exist_ok=True)
-    sync_directory(directory.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def connect(path: Path, synchronous: str, *, read_only: bool = False) -> sqlite3.Connection:

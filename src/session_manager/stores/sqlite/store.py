@@ -21,6 +21,7 @@ import structlog
 from session_manager.errors import StorageError
 from session_manager.model import Entry, SessionMeta
 from session_manager.store import Change, Drop, ListPage, ListQuery, PathPage, PathQuery, Session, View
+from session_manager.stores.directories import prepare_directory
 from session_manager.stores.holder import Holder
 from session_manager.stores.pending import Ahead, GroupCommit, Partly
 from session_manager.stores.sqlite import files
@@ -85,7 +86,7 @@ class SqliteStore:
         self._open = True
 
     def _acquire(self) -> None:
-        files.prepare_directory(self._path.parent)
+        prepare_directory(self._path.parent)
         self._holder.acquire()
         try:
             files.prepare(self._path)

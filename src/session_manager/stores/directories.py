@@ -1,0 +1,24 @@
+"""Directories whose names are as durable as what is in their files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def prepare_directory(directory: Path) -> None:
+    """Makes the directory and those above it, private to this user and durable. Raises OSError."""
+    if directory.is_dir():
+        return
+    prepare_directory(directory.parent)
+    directory.mkdir(mode=0o700, exist_ok=True)
+    sync_directory(directory.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Brings the names that were given and taken in it to disk. Raises OSError."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
