@@ -53,8 +53,8 @@ def configure(level: str = "info", file: Path | None = None) -> None:
 
 
 def _worth_telling(record: logging.LogRecord) -> bool:
-    """Without the SDK's own deprecations, and without a refused name, which whoever asked for it tells in its own words;
-    a refused binding is the binder's mistake and one line here."""
+    """Without the SDK's own deprecations, and without a refused name, which whoever asked for it tells in its own
+    words; a refused binding is the binder's mistake and one line here."""
     message = record.getMessage()
     if message.startswith("Error registering trigger") and record.exc_info:
         record.msg, record.args = f"binding refused: {record.exc_info[1]}", None
