@@ -79,7 +79,8 @@ def _stores(quick: bool, only: tuple[str, ...], rounds: int | None, sizes: str |
         plan = plan._replace(entries=given, sessions=(*given[:-1], 2 * given[-1]) if len(given) > 1 else given)
     works = [work.id for work in stores.WORKS if work.id in only] or [work.id for work in stores.WORKS]
     rows = stores.run(plan, stores.names(peers, only), works)
-    return {"rounds": plan.rounds, "rows": rows}
+    click.echo("the same at all sizes side by side", err=True)
+    return {"rounds": plan.rounds, "rows": rows, "flat": [] if only else stores.flat(plan)}
 
 
 if __name__ == "__main__":

@@ -78,6 +78,7 @@ class World:
             "full": subject.FULL,
             "how": subject.how,
             "scans": subject.scans,
+            "batches": subject.BATCHES,
         }
 
     async def run(self, work: str, budget: float, most: int) -> dict[str, Any]:
@@ -243,7 +244,7 @@ class World:
         times: list[float] = []
         replies = 0
         deadline = time.perf_counter() + 2 * budget
-        while replies < 3 or (time.perf_counter() < deadline and replies < 10):
+        while replies < (3 if most > 50 else 1) or (time.perf_counter() < deadline and replies < 10):
             self.next += 1
             session = f"stream-{self.next}"
             await subject.new(session)
@@ -286,10 +287,10 @@ class World:
 
         alone: list[float] = []
         beside: list[float] = []
-        for turn in range(6):
+        for turn in range(12):
             if turn % 2:
                 ours.bind(10_000, lambda number: f"other-{number}")
-            (beside if turn % 2 else alone).extend((await timed(one, budget, most))["times"])
+            (beside if turn % 2 else alone).extend((await timed(one, budget / 4, most))["times"])
             ours.unbind()
         return {"times": alone, "beside": beside}
 

@@ -9,11 +9,11 @@ TEXT = 250
 
 _WORDS = "the session keeps what was said and gives it back in order whenever an agent asks for the newest part of it "
 
-OWNERS = 1000
-"""A session belongs to one of so many owners: a filter by owner matches one session in so many."""
+OWNERS, WORKING, AT_LEAST = 1000, 100, 60
+"""One session in so many belongs to OWNER, one in so many has the status `working`; but never fewer than would fill a
+page, or a small store would have less to read."""
 
-WORKING = 100
-"""One session in so many has the status `working`."""
+OWNER = "u7"
 
 APP, USER = "bench", "user"
 
@@ -26,6 +26,15 @@ def text(index: int, length: int = TEXT) -> str:
 
 def role(index: int) -> str:
     return "assistant" if index % 2 else "user"
+
+
+def owner(index: int) -> str:
+    """Whose the session at an index is."""
+    return OWNER if index < AT_LEAST else f"u{index % OWNERS}"
+
+
+def status(index: int) -> str:
+    return "working" if index < AT_LEAST or index % WORKING == 0 else "idle"
 
 
 def message(index: int, length: int = TEXT) -> dict[str, Any]:

@@ -23,10 +23,18 @@ def summary(rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
         "p99": quantile(every, 0.99),
         "low": min(medians),
         "high": max(medians),
+        "medians": medians,
         "mean": statistics.fmean(every),
         "n": len(every),
         "rounds": len(medians),
     }
+
+
+def paired(a: Sequence[float], b: Sequence[float]) -> float:
+    """How many times `b` is `a`: the median of the rounds' own ratios, for a round's two figures are of one minute."""
+    if len(a) != len(b):
+        return statistics.median(a) / statistics.median(b)
+    return statistics.median(x / y for x, y in zip(a, b, strict=True))
 
 
 def duration(microseconds: float) -> str:

@@ -47,7 +47,7 @@ def stores(rows: list[dict[str, Any]], file: Path, title: str) -> bool:
                     zorder=3 if ours else 2,
                 )
         axis.set(xscale="log", yscale="log", title=work.title, xlabel=work.world, ylabel="median, us")
-        axis.title.set_fontsize(10)
+        axis.title.set_fontsize(10 if len(work.title) < 55 else 8)
         axis.grid(alpha=0.3)
     handles: dict[str, Any] = {}
     for axis in axes.flat:

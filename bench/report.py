@@ -80,7 +80,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def all_targets(found: dict[str, Any]) -> list[Target]:
     told: list[Target] = []
     if found.get("stores"):
-        told += targets.stores(found["stores"]["rows"])
+        told += targets.stores(found["stores"]["rows"], found["stores"]["flat"])
         beside = targets.peers(found["stores"]["rows"])
         if beside:
             met = sum(one.met for one in beside)

@@ -35,6 +35,8 @@ class _Service(Subject):
     }
     scans: ClassVar[dict[str, str]] = {"middle": "all that follows", "list": "all sessions"}
 
+    BATCHES = False
+
     service: Any
 
     def __init__(self, *args: Any) -> None:
@@ -68,7 +70,7 @@ class _Service(Subject):
 
     async def new(self, session: str, index: int = 0) -> None:
         self._sessions[session] = await self.service.create_session(
-            app_name=APP, user_id=USER, session_id=session, state={"owner": f"u{index % content.OWNERS}"}
+            app_name=APP, user_id=USER, session_id=session, state={"owner": content.owner(index)}
         )
 
     async def append(self, session: str, index: int) -> None:
@@ -92,7 +94,7 @@ class _Service(Subject):
 
     async def newest_of_owner(self, count: int) -> int:
         found = (await self.service.list_sessions(app_name=APP, user_id=USER)).sessions
-        return len([session for session in found if session.state.get("owner") == "u7"][-count:])
+        return len([session for session in found if session.state.get("owner") == content.OWNER][-count:])
 
     async def fork(self, session: str) -> None:
         source = await self._get(session)
@@ -153,7 +155,7 @@ class _Service(Subject):
                     {
                         **row,
                         "id": f"session-{n}",
-                        "state": json.dumps({"owner": f"u{n % content.OWNERS}"}),
+                        "state": json.dumps({"owner": content.owner(n)}),
                         "update_time": self.stamp(START + n / 1000),
                     }.values()
                 )

@@ -43,8 +43,7 @@ class Floor(Subject):
         return settings_of(self._db)
 
     async def new(self, session: str, index: int = 0) -> None:
-        status = "idle" if index % content.WORKING else "working"
-        row = (session, f"Session {index}", f"u{index % content.OWNERS}", status, time.time_ns())
+        row = (session, f"Session {index}", content.owner(index), content.status(index), time.time_ns())
         self._db.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?)", row)
 
     async def fill_sessions(self, count: int) -> None:
@@ -97,7 +96,7 @@ class Floor(Subject):
         return self._list("", (count,))
 
     async def newest_of_owner(self, count: int) -> int:
-        return self._list("WHERE owner = ?", ("u7", count))
+        return self._list("WHERE owner = ?", (content.OWNER, count))
 
     async def newest_working(self, count: int) -> int:
         return self._list("WHERE status = ?", ("working", count))

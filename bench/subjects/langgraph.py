@@ -76,7 +76,7 @@ class Saver(Subject):
 
     async def new(self, session: str, index: int = 0) -> None:
         config: dict[str, Any] = {"configurable": {"thread_id": session, "checkpoint_ns": ""}}
-        self._put(config, [], f"u{index % content.OWNERS}")
+        self._put(config, [], content.owner(index))
 
     async def fill_sessions(self, count: int) -> None:
         self._db.execute("PRAGMA synchronous = OFF")
@@ -105,7 +105,7 @@ class Saver(Subject):
         return len(list(self._saver.list(None, limit=count)))
 
     async def newest_of_owner(self, count: int) -> int:
-        return len(list(self._saver.list(None, filter={"owner": "u7"}, limit=count)))
+        return len(list(self._saver.list(None, filter={"owner": content.OWNER}, limit=count)))
 
     async def fork(self, session: str) -> None:
         _, messages = self._messages(session)

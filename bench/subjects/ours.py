@@ -66,10 +66,11 @@ class Ours(Subject):
         return await self.service.call(f"session::{name}", payload)
 
     async def new(self, session: str, index: int = 0) -> None:
-        metadata = {"owner": f"u{index % content.OWNERS}", "app": "bench"}
+        metadata = {"owner": content.owner(index), "app": "bench"}
         await self.call("ensure", session_id=session, title=f"Session {index}", metadata=metadata)
-        if index % content.WORKING == 0:
-            await self.call("set-status", session_id=session, status="working")
+        status = content.status(index)
+        if status != "idle":
+            await self.call("set-status", session_id=session, status=status)
 
     async def fill_sessions(self, count: int) -> None:
         for first in range(0, count, 256):
@@ -112,7 +113,7 @@ class Ours(Subject):
         return len((await self.call("list", limit=count))["sessions"])
 
     async def newest_of_owner(self, count: int) -> int:
-        return len((await self.call("list", limit=count, metadata={"owner": "u7"}))["sessions"])
+        return len((await self.call("list", limit=count, metadata={"owner": content.OWNER}))["sessions"])
 
     async def newest_working(self, count: int) -> int:
         return len((await self.call("list", limit=count, status="working"))["sessions"])

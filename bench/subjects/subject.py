@@ -22,6 +22,8 @@ class Subject:
     """Per kind of work that reads more than it returns, what it reads."""
     FULL: ClassVar[str] = "its default"
     """How synchronous=FULL came about."""
+    BATCHES: ClassVar[bool] = True
+    """Whether it can take many messages at once."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
