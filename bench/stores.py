@@ -189,7 +189,7 @@ def _children(kind: str, size: int, names: Sequence[str]) -> Iterator[tuple[list
                 if "ready" in ready:
                     child.send(do="open", kind=kind, size=size)
                 else:
-                    child.dead = str(ready)
+                    child.dead = str(ready.get("not_offered") or ready.get("error"))
                     opened[child.name] = ready
             for child in children:
                 if child.name not in opened:
