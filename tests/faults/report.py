@@ -20,7 +20,7 @@ ORDER = (
     "Crash", "Power loss", "Log cut", "Torn pages", "Disk full", "Disk read-only", "Permission denied", "Disk broken",
     "Disk slow", "Disk removed", "Two processes", "Cancellation", "Races", "Values", "Big body", "Ids", "Clock",
     "Dead subscriber", "Bindings", "100,000 sessions", "1,000 connections", "Streamed reply", "Deleted sessions",
-    "Write-ahead log", "Malformed", "Broken data", "Stores side by side",
+    "Write-ahead log", "Malformed", "Broken data",
 )  # fmt: skip
 
 

@@ -213,7 +213,9 @@ async def busiest(call: Any) -> tuple[float, float, Any]:
     return worst, took, reply
 
 
-@pytest.mark.parametrize("name", BIG)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if "Chinese" in name else []) for name in BIG]
+)
 async def test_no_big_request_holds_up_the_others(name: str, tmp_path: Path, figure: Figure) -> None:
     from session_manager.bindings import BindingTable, binding
 
@@ -238,7 +240,7 @@ async def test_no_big_request_holds_up_the_others(name: str, tmp_path: Path, fig
         update = {"session_id": "s", "entry_id": reply.entry_id, "content": request["message"]["content"]}
         stalls["update"], _, _ = await busiest(to.answer(functions["session::update-message"], update))
     await store.close()
-    assert max(stalls.values()) < 0.075, stalls
+    assert max(stalls.values()) < 0.075, stalls  # 50 ms, and room for a machine whose caches others use as well
     figure(
         f"Big body: {name}",
         "CPU time that the event loop spends on it in one go, door to events, a subscriber bound",
