@@ -1,6 +1,7 @@
 """The store on a directory: everything is held in memory, and every change is on disk before it is answered.
 
-It takes about as much memory as the lines that count take on disk. The directory belongs to one process at a time.
+It takes at most about twice the memory that the lines that count take on disk. The directory belongs to one process at
+a time.
 """
 
 from __future__ import annotations
