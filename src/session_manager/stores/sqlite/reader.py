@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple, get_args
 
@@ -17,7 +19,7 @@ from session_manager.model import Entry, Role, SessionMeta, Status
 from session_manager.store import Found, ListPage, ListQuery, Order, PathPage, PathQuery, Session
 from session_manager.stores.memory import take
 from session_manager.stores.sqlite import rows
-from session_manager.stores.sqlite.rows import ENTRY
+from session_manager.stores.sqlite.rows import ENTRY, checked
 from session_manager.stores.sqlite.writer import digest
 from session_manager.tree import MISSING, chain
 
@@ -126,7 +128,7 @@ class Reader:
             start = after[1] + 1
         limit = None if query.limit is None else query.limit + 1
         found = self._stretch(num, segments, start, query)
-        page = take(((entry, len(entry.body)) for entry in found), limit, query.max_bytes)
+        page = _taken(found, limit, query.max_bytes)
         full = limit is not None and len(page) == limit
         more = full or next(found, None) is not None
         if full:
@@ -152,25 +154,25 @@ class Reader:
         """The shown entries from position `start` on. Each is checked to hang on the entry placed before it, and none
         to be missing between two of them, or behind the last."""
         shown, roles = _shown(query)
-        before: tuple[int, str] | None = None
+        before, before_id = -2, None
         for segment in segments:
             if segment.last < start:
                 continue
             expected = max(segment.first, start)
             found = self._rows(
-                f"SELECT pos, {ENTRY} FROM entry WHERE session = ? AND branch = ? AND pos BETWEEN ? AND ?"  # noqa: S608 # fixed texts
+                f"SELECT {ENTRY}, pos FROM entry WHERE session = ? AND branch = ? AND pos BETWEEN ? AND ?"  # noqa: S608 # fixed texts
                 f" AND branch IS NOT NULL {shown} ORDER BY pos",
                 (num, segment.branch, expected, segment.last, *roles),
             )
-            for pos, *columns in found:
-                entry = rows.entry(query.session_id, columns)
-                if before is None or before[0] != pos - 1:
+            for id_, parent_id, timestamp, role, body, revision, origin, sum_, pos in found:
+                entry = checked(query.session_id, id_, parent_id, timestamp, role, body, revision, origin, sum_)
+                if before != pos - 1:
                     if pos > expected:
                         self._check_whole(num, segment, expected, pos - 1, query)
-                    before = self._at(num, segments, pos - 1)
-                if entry.parent_id != (before[1] if before else None):
-                    raise BrokenPath(query.session_id, entry.id, "it does not hang on the entry before it")
-                before, expected = (pos, entry.id), pos + 1
+                    before_id = self._at(num, segments, pos - 1)
+                if parent_id != before_id:
+                    raise BrokenPath(query.session_id, id_, "it does not hang on the entry before it")
+                before, before_id, expected = pos, id_, pos + 1
                 yield entry
             if expected <= segment.last:
                 self._check_whole(num, segment, expected, segment.last, query)
@@ -185,15 +187,15 @@ class Reader:
         if count != last - first + 1:
             raise BrokenPath(query.session_id, query.leaf or "", f"an entry between {first} and {last} is missing")
 
-    def _at(self, num: int, segments: list[_Segment], pos: int) -> tuple[int, str] | None:
-        """The entry at a position of the path; None before the root, or where it is missing."""
+    def _at(self, num: int, segments: list[_Segment], pos: int) -> str | None:
+        """The id of the entry at a position of the path; None before the root, or where it is missing."""
         for segment in segments:
             if segment.first <= pos <= segment.last:
                 row = self._db.execute(
                     "SELECT id FROM entry WHERE session = ? AND branch = ? AND pos = ? AND branch IS NOT NULL",
                     (num, segment.branch, pos),
                 ).fetchone()
-                return None if row is None else (pos, row[0])
+                return None if row is None else row[0]
         return None
 
     def _walk(self, num: int, leaf: str, query: PathQuery, meta: SessionMeta) -> PathPage:
@@ -277,6 +279,18 @@ class Reader:
             f" WHERE label.digest = ? AND {' AND '.join(where)} ORDER BY {_order(query.order)}",
             (label, *parameters),
         )
+
+
+def _taken(found: Iterator[Entry], limit: int | None, max_bytes: int | None) -> list[Entry]:
+    """`take` for entries, without a step more than it needs for each."""
+    page: list[Entry] = []
+    room = sys.maxsize if max_bytes is None else max_bytes
+    for entry in islice(found, limit):
+        page.append(entry)
+        room -= len(entry.body)
+        if room <= 0:
+            break
+    return page
 
 
 def _shown(query: PathQuery) -> tuple[str, tuple[Any, ...]]:

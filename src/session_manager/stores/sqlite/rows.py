@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
@@ -15,22 +15,20 @@ ENTRY = "id, parent_id, timestamp, role, body, revision, origin, sum"
 
 _ROLES = {None: 0, "user": 1, "assistant": 2, "function_result": 3, "custom": 4}
 
-Columns = tuple[str, str | None, int, str | None, bytes, int, bytes | None, int]
+Row = tuple[int, str, str | None, int, str | None, bytes, int, bytes | None, int, int | None, int | None, int]
+"""`session`, what ENTRY names, `branch`, `pos`, `seq`."""
+
+PARENT: Final = 2
+BRANCH: Final = 9
+POS: Final = 10
+"""Where they are in a Row."""
 
 
-def columns(entry: Entry) -> Columns:
-    """What ENTRY names, of one entry."""
+def row(session: int, entry: Entry, branch: int | None, pos: int | None, seq: int) -> Row:
     revision = entry.revision if entry.revision < 2**63 else entry.revision - 2**64
-    return (
-        entry.id,
-        entry.parent_id,
-        entry.timestamp,
-        entry.role,
-        entry.body,
-        revision,
-        entry.origin,
-        checksum(entry.timestamp, entry.role, entry.body, revision, entry.origin),
-    )
+    timestamp, role, body, origin = entry.timestamp, entry.role, entry.body, entry.origin
+    sum_ = checksum(timestamp, role, body, revision, origin)
+    return (session, entry.id, entry.parent_id, timestamp, role, body, revision, origin, sum_, branch, pos, seq)
 
 
 def checksum(timestamp: int, role: str | None, body: bytes, revision: int, origin: bytes | None) -> int:
@@ -43,7 +41,21 @@ def checksum(timestamp: int, role: str | None, body: bytes, revision: int, origi
 
 def entry(session_id: str, row: Any) -> Entry:
     """The entry in a row of ENTRY. Raises StorageError when the row is damaged."""
-    id_, parent_id, timestamp, role, body, revision, origin, stored = row
+    return checked(session_id, *row)
+
+
+def checked(
+    session_id: str,
+    id_: str,
+    parent_id: str | None,
+    timestamp: int,
+    role: Any,
+    body: bytes,
+    revision: int,
+    origin: bytes | None,
+    stored: int,
+) -> Entry:
+    """The same, column by column."""
     try:
         sound = checksum(timestamp, role, body, revision, origin) == stored
     except (TypeError, KeyError):  # a value of a type or a role that was never written

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from msgspec import Struct
 
 from session_manager.filters import canonical
 from session_manager.model import Entry, JsonObject, SessionMeta, encode
 from session_manager.store import Change, Drop
 from session_manager.stores.sqlite import rows
+from session_manager.stores.sqlite.rows import BRANCH, PARENT, POS, Row
 
 KNOWN = 10_000
 """Sessions whose row the writer remembers."""
@@ -58,20 +57,13 @@ class _Known:
         """The entry written last and its place, for the next one most likely hangs under it."""
 
 
-class _Row(Struct):
-    """An entry to be inserted at the end of the transaction."""
-
-    entry: Entry
-    place: Place
-    seq: int
-
-
 class Writer:
     def __init__(self, connection: sqlite3.Connection, at_least: int = 0) -> None:
         """Numbers go on behind `at_least`, whatever the database says."""
         self._db = connection
         self._known: dict[str, _Known] = {}
-        self._staged: dict[tuple[int, str], _Row] = {}
+        self._staged: dict[tuple[int, str], Row] = {}
+        """Entries to be inserted at the end of the transaction."""
         self._touched: dict[str, tuple[_Known, int]] = {}
         self.stored: int = connection.execute("SELECT last FROM sequence").fetchone()[0]
         """The number of the last commit that the database knows of."""
@@ -109,7 +101,7 @@ class Writer:
         if change.entries:
             if change.fresh:
                 for entry in change.entries:
-                    self._staged[known.num, entry.id] = _Row(entry, self._place(known, entry), seq)
+                    self._staged[known.num, entry.id] = rows.row(known.num, entry, *self._place(known, entry), seq)
             else:
                 self._put_entries(known, change.entries, seq)
         if change.leaf is not None:
@@ -166,18 +158,18 @@ class Writer:
             key = (known.num, entry.id)
             staged = self._staged.get(key)
             if staged is not None:
-                old_parent: str | None = staged.entry.parent_id
+                old_parent = staged[PARENT]
             elif entry.id in existing:
                 old_parent = existing[entry.id]
             else:
-                self._staged[key] = _Row(entry, self._place(known, entry), seq)
+                self._staged[key] = rows.row(known.num, entry, *self._place(known, entry), seq)
                 continue
             if old_parent != entry.parent_id:
                 self._insert_staged()
                 staged = None
                 self._unplace(known)
             if staged is not None:
-                staged.entry, staged.seq = entry, seq
+                self._staged[key] = rows.row(known.num, entry, staged[BRANCH], staged[POS], seq)
             else:
                 self._replace(known, entry, seq)
 
@@ -196,7 +188,7 @@ class Writer:
         return found
 
     def _replace(self, known: _Known, entry: Entry, seq: int) -> None:
-        id_, *values = rows.columns(entry)
+        _, id_, *values, _, _, _ = rows.row(known.num, entry, None, None, seq)
         self._db.execute(
             "UPDATE entry SET parent_id = ?, timestamp = ?, role = ?, body = ?, revision = ?, origin = ?, sum = ?,"
             " seq = ? WHERE session = ? AND id = ?",
@@ -232,7 +224,7 @@ class Writer:
     def _place_of(self, known: _Known, entry_id: str) -> Place:
         staged = self._staged.get((known.num, entry_id))
         if staged is not None:
-            return staged.place
+            return staged[BRANCH], staged[POS]
         row = self._db.execute(
             "SELECT branch, pos FROM entry WHERE session = ? AND id = ?", (known.num, entry_id)
         ).fetchone()
@@ -261,7 +253,7 @@ class Writer:
             self._db.executemany(
                 f"INSERT INTO entry (session, {rows.ENTRY}, branch, pos, seq)"  # noqa: S608 # fixed texts
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                _rows(self._staged),
+                self._staged.values(),
             )
             self._staged.clear()
 
@@ -297,8 +289,3 @@ class Writer:
         for new in labels - known.labels:
             self._db.execute("INSERT INTO label VALUES (?, ?)", (new, known.num))
         known.labels, known.metadata = labels, metadata
-
-
-def _rows(staged: dict[tuple[int, str], _Row]) -> Iterable[tuple[Any, ...]]:
-    for (session, _), row in staged.items():
-        yield (session, *rows.columns(row.entry), *row.place, row.seq)
