@@ -157,9 +157,8 @@ class BindingTable:
                 del self._filed[file]
         return binding
 
-    def clear(self) -> None:
-        self._bindings.clear()
-        self._filed.clear()
+    def ids(self) -> set[str]:
+        return set(self._bindings)
 
     def matching(self, emission: Emission) -> Iterator[Binding]:
         """The subscribers of one event, in no particular order."""

@@ -28,7 +28,7 @@ from session_manager.events import (
 from session_manager.model import Entry, JsonObject, SessionMeta, Status
 from session_manager.store import Store
 
-SESSIONS, ENTRIES = 50_000, 200_000
+SESSIONS, ENTRIES = 10_000, 50_000
 """How many sessions and entries are remembered."""
 
 SKEW = 600_000
@@ -61,11 +61,13 @@ class Told:
         self._entries: OrderedDict[tuple[str, str], int] = OrderedDict()
         self.floor = -(2**63)
         """Sessions that are not remembered and were last changed before this may have been told and forgotten."""
+        self.changes: set[str] = set()
+        """Sessions noted since somebody emptied this."""
 
     def learn(self, metas: Collection[SessionMeta]) -> None:
         """Takes the records of a store as told: for a start, when nobody has been told anything else."""
         for meta in sorted(metas, key=lambda meta: meta.updated_at):
-            self._put(meta.session_id, Known(_status(meta), _labels(meta), meta.updated_at, meta.metadata))
+            self.put(meta.session_id, Known(_status(meta), _labels(meta), meta.updated_at, meta.metadata))
 
     def note(self, emissions: Sequence[Emission]) -> None:
         """Notes events that go out to subscribers."""
@@ -73,6 +75,7 @@ class Told:
             event = emission.event
             if isinstance(event, Deleted):
                 self.sessions.pop(event.session_id, None)
+                self.changes.add(event.session_id)
                 continue
             known = self.sessions.get(event.session_id)
             if known is None:
@@ -80,7 +83,7 @@ class Told:
             known.told += 1
             known.metadata = emission.metadata
             self._note(known, event, emission.metadata)
-            self._put(event.session_id, known)
+            self.put(event.session_id, known)
 
     def _note(self, known: Known, event: Event, metadata: JsonObject | None) -> None:
         at = known.updated_at
@@ -99,11 +102,13 @@ class Told:
             at = event.timestamp
         known.updated_at = max(known.updated_at, at)
 
-    def _put(self, session_id: str, known: Known) -> None:
+    def put(self, session_id: str, known: Known) -> None:
+        self.changes.add(session_id)
         self.sessions[session_id] = known
         self.sessions.move_to_end(session_id)
         if len(self.sessions) > self._most_sessions:
-            _, forgotten = self.sessions.popitem(last=False)
+            forgotten_id, forgotten = self.sessions.popitem(last=False)
+            self.changes.add(forgotten_id)
             self.floor = max(self.floor, forgotten.updated_at)
 
     def _put_entry(self, session_id: str, entry_id: str, revision: int) -> None:

@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import structlog
 
 from session_manager.announce import Announcer
-from session_manager.catchup import Told
 from session_manager.config import BridgeConfig
+from session_manager.edge.account import Account
 from session_manager.edge.client import Client, EngineError, InvocationError, Undelivered
 from session_manager.errors import MalformedRequest, SessionManagerError, StorageError
 from session_manager.events import STORE_EVENTS, Emission, Envelope, open_envelope
@@ -36,7 +36,10 @@ CONNECT = 10.0
 WATCH = 1.0
 """Seconds between two looks at whether the relay is bound and which worker the main instance is."""
 
-PASSES = (0.0, 2.0, 10.0)
+FIRST = 0.05
+"""The same while the relay is being bound for the first time."""
+
+PASSES = (0.0, 3.0)
 """Seconds after the end of a gap at which the store is compared with what was told. The engine does not say when the
 main instance has taken a binding in, so once is not enough."""
 
@@ -48,9 +51,6 @@ DOUBT = 2.0
 
 DOUBTS = 10_000
 """Sessions with changes in doubt that are remembered."""
-
-BACKLOG, PAUSE = 2_000, 0.05
-"""A replay waits while a subscriber has more than so many deliveries before it; it looks again after the pause."""
 
 FLUSH, ECHO, QUIET = 2.0, 0.5, 0.05
 """Seconds that the end waits for events that are not told yet, and for their echo; how long it must have been quiet."""
@@ -106,19 +106,12 @@ def bridge_store(url: str) -> BridgeStore:
 class Bridge:
     """A store over the main instance (`store`), and its events both ways."""
 
-    def __init__(
-        self,
-        config: BridgeConfig,
-        name: str,
-        publish_locally: Callable[[Sequence[Emission]], None],
-        backlog: Callable[[], Awaitable[int]],
-    ) -> None:
-        self._config, self._publish_locally, self._backlog = config, publish_locally, backlog
+    def __init__(self, config: BridgeConfig, name: str, account: Account) -> None:
+        self._config, self._account, self._told = config, account, account.told
         self._name = f"{name}-bridge-{secrets.token_hex(4)}"
         self._line = Line(config, f"{self._name}-store")
         self.store = BridgeStore(_Closing(self), self.doubt)
         self.announcer = Announcer(self._tell, self.doubt)
-        self.told = Told()
         self._relay_id = f"session::bridge::recv::{secrets.token_hex(16)}"
         self._relay: Client | None = None
         self._unbind: Callable[[], None] | None = None
@@ -126,18 +119,21 @@ class Bridge:
         self._heard: set[str] = set()
         self._heard_before: set[str] = set()
         self._doubts: dict[str, tuple[float, set[str]]] = {}
+        self._suspects: set[str] = set()
         self._connected = 0
-        self._present: tuple[Any, ...] | None = None
         self._absent_since: float | None = None
         self._last_event = 0.0
 
     # --- life ---
 
     async def open(self) -> None:
-        """Connects, learns what is there, and attaches the relay. Raises StorageError; then nothing is left."""
+        """Connects and attaches the relay. Takes what is there as told, unless it is known from the past what was.
+        Raises StorageError; then nothing is left."""
+        past = self._account.past
+        self._suspects = set() if past is None else set(past.doubtful)
         self._loop = asyncio.get_running_loop()
         try:
-            await together(self._learn(), self._connect_relay())
+            await together(self._learn(known=past is not None), self._connect_relay())
         except BaseException:
             await self.closed()
             raise
@@ -154,9 +150,10 @@ class Bridge:
         self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id, {})
         self._watching = self._loop.create_task(self._watch())
 
-    async def _learn(self) -> None:
+    async def _learn(self, *, known: bool) -> None:
         await self.store.open()
-        self.told.learn(await self.store.metas())
+        if not known:
+            self._told.learn(await self.store.metas())
 
     async def _connect_relay(self) -> None:
         try:
@@ -214,8 +211,7 @@ class Bridge:
     def _hear(self, emission: Emission) -> None:
         self._last_event = self._loop.time()
         self._heard.add(emission.event.session_id)
-        self.told.note([emission])
-        self._publish_locally([emission])
+        self._account.publish_locally([emission])
 
     def doubt(self, session_id: str, entry_ids: frozenset[str]) -> None:
         """Remembers that something of a session may have happened without being told."""
@@ -237,36 +233,37 @@ class Bridge:
 
     async def _watch(self) -> None:
         passes: list[float] = []
-        suspects: set[str] = set()
-        self._present = await self._look()
+        while (present := await self._look()) is None:
+            self._rebind(self._loop.time())
+            await asyncio.sleep(FIRST)
+        passes = [0.0]
         while True:
-            await asyncio.sleep(WATCH)
             try:
                 now = self._loop.time()
+                if passes and now >= passes[0]:
+                    await self._catch_up()
+                    del passes[0]
+                await self._settle_doubts(now)
+                await asyncio.sleep(WATCH)
                 seen = await self._look()
+                if seen is None or seen != present:
+                    self._suspects |= self._heard | self._heard_before
                 if seen is None:
-                    suspects |= self._heard | self._heard_before
-                    self._present = None
-                    self._rebind(now)
+                    present = None
+                    self._rebind(self._loop.time())
                     continue
                 self._absent_since = None
-                if seen != self._present:
-                    log.info("attached to the main instance", main=seen[0])
-                    suspects |= self._heard | self._heard_before
-                    passes = [now + seconds for seconds in PASSES]
-                    self._present = seen
+                if seen != present:
+                    log.info("attached to the main instance again", main=seen[0])
+                    passes = [self._loop.time() + seconds for seconds in PASSES]
+                    present = seen
                 self._heard_before, self._heard = self._heard, set()
-                if passes and now >= passes[0]:
-                    del passes[0]
-                    told = await self._catch_up(suspects)
-                    suspects = set()
-                    log.info("compared with the main instance", events=told)
-                await self._settle_doubts(now)
             except SessionManagerError as error:
                 log.warning("the bridge will look again", error=str(error))
-                passes = passes or [0.0]
+                await asyncio.sleep(WATCH)
             except Exception:
                 log.exception("watching the main instance failed in a way that it should not")
+                await asyncio.sleep(WATCH)
 
     async def _look(self) -> tuple[Any, ...] | None:
         """Which worker the main instance is, over which connection; None while the relay is not bound to it."""
@@ -300,26 +297,29 @@ class Bridge:
             self._unbind()
         self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id, {})
 
-    async def _catch_up(self, suspects: set[str]) -> int:
-        """Tells local subscribers what differs from what they were told. Returns how many events that took."""
-        count = 0
-        changed = self.told.changed(await self.store.metas())
-        for session_id in dict.fromkeys([*changed, *sorted(suspects)]):
-            emissions = await self.told.difference(self.store, session_id)
-            if emissions:
-                self.told.note(emissions)
-                self._publish_locally(emissions)
-                count += len(emissions)
-                while await self._backlog() > BACKLOG:  # noqa: ASYNC110 # the queues are another loop's
-                    await asyncio.sleep(PAUSE)
-        return count
+    async def _catch_up(self) -> None:
+        """Tells local subscribers what differs from what they were told."""
+        suspects, self._suspects = self._suspects, set()
+        events = 0
+        try:
+            changed = self._told.changed(await self.store.metas())
+            for session_id in dict.fromkeys([*changed, *sorted(suspects)]):
+                emissions = await self._told.difference(self.store, session_id)
+                suspects.discard(session_id)
+                if emissions:
+                    self._account.publish_locally(emissions)
+                    events += len(emissions)
+                    await self._account.room()
+        finally:
+            self._suspects |= suspects
+        log.info("compared with the main instance", events=events)
 
     async def _settle_doubts(self, now: float) -> None:
         """Looks up what became of changes that failed, and tells everybody what nobody was told."""
         due = [session_id for session_id, (since, _) in self._doubts.items() if now - since >= DOUBT]
         for session_id in due:
             entry_ids = self._doubts[session_id][1]
-            emissions = await self.told.difference(self.store, session_id, entry_ids)
+            emissions = await self._told.difference(self.store, session_id, entry_ids)
             self._doubts.pop(session_id, None)
             if emissions:
                 self.announcer.publish(emissions)

@@ -8,14 +8,24 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import structlog
 
 from session_manager.bindings import TRIGGER_TYPES, Binding, BindingTable, TriggerType, binding
 from session_manager.clock import RandomIds, SystemClock
-from session_manager.config import BridgeAdapter, BridgeConfig, Configuration, InvalidConfiguration, base_directory
+from session_manager.config import (
+    DATA_DIR,
+    BridgeAdapter,
+    BridgeConfig,
+    Configuration,
+    InvalidConfiguration,
+    base_directory,
+)
 from session_manager.delivery import Delivery, Parcel
 from session_manager.dispatch import Runtime, Service
+from session_manager.edge.absence import HOPE, Absence
+from session_manager.edge.account import Account
 from session_manager.edge.bridge import Bridge
 from session_manager.edge.client import Client, EngineError, InvocationError, NameTaken, TriggerHandler, probe
 from session_manager.edge.configuration import ConfigurationEntry, Unavailable
@@ -27,6 +37,7 @@ from session_manager.model import JsonObject
 from session_manager.paging import Limits
 from session_manager.reload import Configurator
 from session_manager.schema import function_schema, trigger_schema
+from session_manager.store import Store
 from session_manager.stores import LOCAL
 
 log = structlog.get_logger("session_manager.worker")
@@ -58,6 +69,10 @@ class Worker:
         self._closing = False
         self._serving = asyncio.Event()
         self._bridge: Bridge | None = None
+        self._absence = Absence()
+        self._engine_since: int | None = None
+        self._missing: set[str] = set()
+        """Bindings from before a reconnect that the engine has not brought again."""
 
     # --- start ---
 
@@ -74,17 +89,25 @@ class Worker:
             self._delivery = Delivery(self._send)
             self._hub = Hub(self._bindings, self._post)
             self._entry = ConfigurationEntry(self._calls, self._seed)
+            account = base_directory() / DATA_DIR / f"told-{quote(self._name, safe='')}.db"
+            self._account = Account(self._hub, account, self._backlog)
+            self._engine_since = self._calls.run(self._engine_started())
             self._calls.on_state(self._state)
             self._deliveries.on_state(self._deliveries_state)
-            self._calls.run(self._open())
             try:
-                self._register_trigger_types()
-                self._calls.run(self._catch_up())
+                self._calls.run(self._open())
+                try:
+                    self._register_trigger_types()
+                    self._calls.run(self._catch_up())
+                except BaseException:
+                    self._calls.run(self._service.runtime.store.close())
+                    raise
             except BaseException:
-                self._calls.run(self._service.runtime.store.close())
+                self._account.abandon()
                 raise
             self._tasks = [
-                asyncio.run_coroutine_threadsafe(task(self._service), self._calls.loop) for task in self._extras.tasks
+                asyncio.run_coroutine_threadsafe(task, self._calls.loop)
+                for task in (self._account.keep(self._own_store), *(task(self._service) for task in self._extras.tasks))
             ]
         except BaseException:
             for client in reversed(started):
@@ -100,7 +123,7 @@ class Worker:
     async def _open(self) -> None:
         try:
             await self._entry.register()
-            self._configurator = Configurator(self._entry.fetch, self, self._hub.publish_locally, self._backlog)
+            self._configurator = Configurator(self._entry.fetch, self, self._account.publish_locally, self._backlog)
             runtime = await self._configurator.start()
         except InvocationError as error:
             raise EngineError(f"the configuration cannot be registered: {error}") from None
@@ -127,12 +150,15 @@ class Worker:
         store = LOCAL[adapter.name](adapter.config, base_directory())
         await store.open()
         self._bridge = None
-        return Runtime(store, self._hub.publish, configuration.limits)
+        return Runtime(store, self._account.publish, configuration.limits)
+
+    def _own_store(self) -> Store | None:
+        return self._service.runtime.store if self._bridge is None else None
 
     async def _build_bridge(self, config: BridgeConfig, limits: Limits) -> Runtime:
         if config.url == self._url:
             raise InvalidConfiguration("adapter.config.url: a bridge cannot lead to the engine that it is on")
-        bridge = Bridge(config, self._name, self._hub.publish_locally, self._backlog)
+        bridge = Bridge(config, self._name, self._account)
         await bridge.open()
         self._bridge = bridge
         return Runtime(bridge.store, bridge.publish, limits, owns_store=False, announced=bridge.announcer.announced)
@@ -232,7 +258,10 @@ class Worker:
         self._deliveries.loop.call_soon_threadsafe(self._delivery.take, parcels)
 
     async def _send(self, to: Binding, payload: bytes) -> None:
-        await self._deliveries.deliver(to.function_id, payload, to.namespace, to.extra, DELIVERY_TIMEOUT)
+        await self._absence.deliver(
+            to.id,
+            lambda: self._deliveries.deliver(to.function_id, payload, to.namespace, to.extra, DELIVERY_TIMEOUT),
+        )
 
     async def _backlog(self) -> int:
         """The longest queue of deliveries. On the calls' loop."""
@@ -243,6 +272,8 @@ class Worker:
 
     def bound(self, made: Binding) -> None:
         self._bindings.add(made)
+        self._missing.discard(made.id)
+        self._deliveries.loop.call_soon_threadsafe(self._absence.back, made.id)
         log.info("bound", binding=made.id, trigger_type=made.trigger_type, function_id=made.function_id)
 
     def unbound(self, binding_id: str) -> None:
@@ -255,8 +286,8 @@ class Worker:
     def _state(self, state: str) -> None:
         """On the calls' loop. The engine replays all bindings after a reconnect and never tells which are gone."""
         if state == "connected":
-            self._bindings.clear()
-            self._calls.loop.create_task(self._register_configuration_again())
+            self._missing = self._bindings.ids()
+            self._calls.loop.create_task(self._reconnected())
         elif state == "failed":
             self.failed = True
         if not self._closing:
@@ -264,8 +295,41 @@ class Worker:
 
     def _deliveries_state(self, state: str) -> None:
         """Without its deliveries the worker is of no use."""
-        if state == "failed":
+        if state == "connected":
+            self._absence.reconnected()
+        elif state == "failed":
             self.failed = True
+
+    async def _reconnected(self) -> None:
+        """Bindings that the engine does not bring again are gone; unless it has restarted, for then it brings each when
+        its owner is back."""
+        missing = self._missing
+        since = await self._engine_started()
+        if since is None or since != self._engine_since:
+            self._engine_since = since
+            self._deliveries.loop.call_soon_threadsafe(self._absence.expect, list(missing))
+            self._calls.loop.create_task(self._give_up(missing))
+        else:
+            self._forget(missing)
+        await self._register_configuration_again()
+
+    async def _give_up(self, missing: set[str]) -> None:
+        await asyncio.sleep(HOPE)
+        self._forget(missing)
+
+    def _forget(self, missing: set[str]) -> None:
+        for id_ in list(missing):
+            missing.discard(id_)
+            self.unbound(id_)
+            self._deliveries.loop.call_soon_threadsafe(self._absence.back, id_)
+
+    async def _engine_started(self) -> int | None:
+        """When the engine started, by its own clock; None when it does not tell."""
+        try:
+            told = await self._calls.call("engine::workers::list", {"runtime": "engine"}, seconds=5)
+            return min((worker["connected_at_ms"] for worker in told["workers"]), default=None)
+        except (InvocationError, KeyError, TypeError):
+            return None
 
     async def _register_configuration_again(self) -> None:
         """An engine that restarted has forgotten the schema; without it nobody can change the configuration."""
@@ -298,6 +362,7 @@ class Worker:
                 )
         self._deliveries.loop.call_soon_threadsafe(self._delivery.close)
         self._calls.run(self._service.runtime.store.close())
+        self._account.close(clean=not left)
         self._deliveries.shutdown()
         self._calls.shutdown()
         log.info("stopped", worker=self._name)
