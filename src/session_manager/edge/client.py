@@ -102,32 +102,34 @@ class Client:
         )
         self._iii = QuickClient(url, options, quick=not telemetry(), prompt=prompt)
         self.loop: asyncio.AbstractEventLoop = self._iii._loop
-        if prepare is not None:
-            prepare(self)
-        self._iii.connect()
-        self._wait_accepted(seconds)
+        try:
+            if prepare is not None:
+                prepare(self)
+            self._iii.connect()
+            self._wait_accepted(seconds)
+        except RegistrationRejectedError:
+            self.shutdown()
+            raise self._name_taken() from None
+        except BaseException:
+            self.shutdown()
+            raise
 
     def _wait_accepted(self, seconds: float) -> None:
         """Returns once the engine knows this connection by its name. Raises NameTaken or EngineError. The answer to a
         call proves nothing: it may come before the refusal of the name."""
         asked = {"name": self.name, "namespace": self.namespace}
         deadline = time.monotonic() + seconds
-        try:
-            while time.monotonic() < deadline:
-                try:
-                    known = self.call_blocking("engine::workers::info", asked, seconds=2.0)
-                except InvocationError:
-                    pass
-                else:
-                    if known["worker"]["id"] == self._iii.worker_id:
-                        return
-                if self._iii.get_connection_state() == "failed":
-                    raise self._name_taken()
-                time.sleep(0.01)
-        except BaseException:
-            self.shutdown()
-            raise
-        self.shutdown()
+        while time.monotonic() < deadline:
+            try:
+                known = self.call_blocking("engine::workers::info", asked, seconds=2.0)
+            except InvocationError:
+                pass
+            else:
+                if known["worker"]["id"] == self._iii.worker_id:
+                    return
+            if self._iii.get_connection_state() == "failed":
+                raise self._name_taken()
+            time.sleep(0.01)
         raise EngineError(f"the engine at {self.url} does not answer")
 
     def _name_taken(self) -> NameTaken:

@@ -341,8 +341,17 @@ class Worker:
     # --- end ---
 
     def stop(self) -> None:
-        """Finishes running calls, then deliveries, then the store, then the connections. At most ten seconds."""
+        """Finishes running calls, then deliveries, then the store, then the connections. At most ten seconds. Whatever
+        fails on the way, the connections end: their threads would keep the process alive."""
         self._closing = True
+        try:
+            self._wind_up()
+        finally:
+            self._deliveries.shutdown()
+            self._calls.shutdown()
+        log.info("stopped", worker=self._name)
+
+    def _wind_up(self) -> None:
         for task in self._tasks:
             task.cancel()
         self._calls.run(_at_most(self._service.finished(), DRAIN_CALLS))
@@ -363,9 +372,6 @@ class Worker:
         self._deliveries.loop.call_soon_threadsafe(self._delivery.close)
         self._calls.run(self._service.runtime.store.close())
         self._account.close(clean=not left)
-        self._deliveries.shutdown()
-        self._calls.shutdown()
-        log.info("stopped", worker=self._name)
 
 
 class _Subscriptions(TriggerHandler[Any]):
