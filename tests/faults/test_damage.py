@@ -250,7 +250,7 @@ def test_a_cut_log_is_noticed(tmp_path: Path, figure: Figure) -> None:
         return files
 
     files = asyncio.run(left_open())
-    log = files["sessions.db-wal"]
+    log = files["sessions.db-wal"].rstrip(b"\0")  # the file is longer than what is in it
     noticed = tried = 0
     for cut in range(0, len(log), max(1, len(log) // 60)):
         directory = tmp_path / f"cut-{cut}"

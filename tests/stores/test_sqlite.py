@@ -174,24 +174,39 @@ async def test_what_one_change_does_to_a_batch_does_not_concern_other_sessions(s
     await put(store, Change("s0", meta("s0", title="decided after it")))
 
 
-async def test_the_log_is_emptied_when_nothing_is_written(
+async def test_the_log_is_copied_and_shortened_when_nothing_is_written(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "IDLE", 0.05)
-    for n in range(20):
-        await put(store, Change(f"s{n}", meta(f"s{n}", title="x" * 20_000)))
     log = tmp_path / "sessions.db-wal"
-    assert log.stat().st_size > 0
-    await until(lambda: log.stat().st_size == 0)
+    assert log.stat().st_size == files.LOG_BYTES
+    await put(store, Change("s", entries=tuple(entry(f"x{n}", None, size=30_000) for n in range(300))))
+    assert log.stat().st_size > files.LOG_BYTES
+    await until(lambda: log.stat().st_size == files.LOG_BYTES)
     await put(store, Change("s", meta("s")))
-    assert len(await store.metas()) == 21
+    assert log.read_bytes()[: 1 << 20].rstrip(b"\0") != b"", "and is written from its start again"
+    alone = tmp_path / "alone.db"
+    alone.write_bytes((tmp_path / "sessions.db").read_bytes())
+    database = sqlite3.connect(alone)
+    database.execute("PRAGMA journal_mode = DELETE")
+    assert database.execute("SELECT count(*) FROM entry").fetchone() == (300,), "the database file has it all"
+    database.close()
+
+
+async def test_a_commit_makes_no_file_longer(store: SqliteStore, tmp_path: Path) -> None:
+    await put(store, Change("s", meta("s")))
+    log = tmp_path / "sessions.db-wal"
+    for n in range(400):
+        await put(store, Change("s", meta("s"), entries=(entry(f"x{n}", None),)))
+        assert log.stat().st_size == files.LOG_BYTES
 
 
 async def test_the_log_stays_bounded_under_readers_that_never_pause(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "CHECKPOINT_PAGES", 50)
-    monkeypatch.setattr(store_module, "LOG_BYTES", 2 << 20)
+    monkeypatch.setattr(files, "LOG_BYTES", 1 << 20)
+    monkeypatch.setattr(store_module, "MOST_LOG_BYTES", 2 << 20)
     monkeypatch.setattr(store_module, "LOG_PAUSE", 0.0)
     await put(store, Change("s", meta("s"), "a", chain("a")))
     stop = False

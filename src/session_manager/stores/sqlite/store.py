@@ -41,14 +41,14 @@ REMEMBERED = 4096
 WHOLE = 1000
 """A path query without a limit, or with a longer one, goes to the thread for long reads."""
 
-LOG_BYTES = 64 << 20
+MOST_LOG_BYTES = 64 << 20
 """When the log has grown beyond this, because readers always held on to some of it, commits wait for them."""
 
 LOG_PAUSE = 5.0
 """Seconds between two attempts at that."""
 
 IDLE = 2.0
-"""Seconds without a change after which the log is emptied."""
+"""Seconds without a change after which the log is copied into the database file, and brought to its usual length."""
 
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
 
@@ -104,6 +104,7 @@ class SqliteStore:
         acknowledged = self._mark.read()
         writer = self._writer = Writer(self._writing, acknowledged)
         self._opened = files.identity(self._path), files.identity(self._log_path)
+        self._lengthen_log()
         if writer.stored < acknowledged:
             log.error(
                 "the database is behind what was acknowledged: its log was cut, or an older copy was put in its place",
@@ -203,9 +204,10 @@ class SqliteStore:
         if self._opened != ((file.st_dev, file.st_ino), (log_file.st_dev, log_file.st_ino)):
             self._let_go()
             raise files.gone()
-        if log_file.st_size > LOG_BYTES and time.monotonic() - self._last_pressed > LOG_PAUSE:
+        if log_file.st_size > MOST_LOG_BYTES and time.monotonic() - self._last_pressed > LOG_PAUSE:
             self._last_pressed = time.monotonic()
             self._empty_log()
+            self._lengthen_log()
 
     def _let_go(self) -> None:
         """Closes every connection, so that the next ones meet what is there then. What the log still holds is first
@@ -216,13 +218,30 @@ class SqliteStore:
         self._long_reads.let_go()
         self._disconnect()
 
-    def _empty_log(self) -> None:
-        """Waits a moment for those who read from the log, and truncates it."""
+    def _rest(self) -> None:
+        """Copies the log into the database file; the next change starts it anew."""
+        if self._writing is None:
+            return
+        if self._log_path.stat().st_size > files.LOG_BYTES:
+            self._empty_log()
+            self._lengthen_log()
+        else:
+            self._empty_log("RESTART")
+
+    def _lengthen_log(self) -> None:
+        try:
+            files.lengthen(self._log_path)
+        except OSError as error:
+            log.warning("the log could not be made longer beforehand", error=error.strerror)
+
+    def _empty_log(self, how: Literal["TRUNCATE", "RESTART"] = "TRUNCATE") -> None:
+        """Waits a moment for those who read from the log, copies it into the database file, and truncates it or has it
+        written from its start again."""
         if self._writing is None:
             return
         self._writing.execute("PRAGMA busy_timeout = 200")
         try:
-            self._writing.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._writing.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
         finally:
             self._writing.execute(f"PRAGMA busy_timeout = {files.BUSY_MS}")
 
@@ -233,7 +252,7 @@ class SqliteStore:
         if rest > 0:
             self._idle_check = loop.call_later(rest, self._tidy_when_idle)
         elif self._open:
-            emptied = self._writes.run(_translated, self._empty_log)
+            emptied = self._writes.run(_translated, self._rest)
             emptied.add_done_callback(lambda done: done.exception())  # a failure is in the log, and met again by writes
 
     def _applied(self, batch: Sequence[Change]) -> None:
