@@ -47,8 +47,15 @@ class _Change(Struct, frozen=True, eq=False):
 
 
 class Announcer:
-    def __init__(self, tell: Tell, given_up: GivenUp, bounds: Bounds | None = None) -> None:
-        self._tell, self._given_up, self._bounds = tell, given_up, bounds or Bounds()
+    def __init__(
+        self,
+        tell: Tell,
+        given_up: GivenUp,
+        bounds: Bounds | None = None,
+        all_told: Callable[[str], None] = lambda session_id: None,
+    ) -> None:
+        """`all_told` learns of each session of which nothing is left to be told."""
+        self._tell, self._given_up, self._bounds, self._all_told = tell, given_up, bounds or Bounds(), all_told
         self._queues: dict[str, deque[_Change]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(self._bounds.at_once)
@@ -91,12 +98,16 @@ class Announcer:
 
     async def _run(self, session_id: str) -> None:
         queue = self._queues[session_id]
+        everything = True
         try:
             while queue:
                 if not await self._told(queue):
                     self._give_up(session_id, queue[0])
+                    everything = False
                 queue.popleft().tried.set()
                 self._waiting -= 1
+            if everything:
+                self._all_told(session_id)
         finally:
             _let_go(queue)
             self._waiting -= len(queue)

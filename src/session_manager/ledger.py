@@ -1,12 +1,16 @@
 """What subscribers were told, kept in a file, so that a worker which was killed knows what they may have missed.
 
-The file follows a second or so behind and is never waited for. What was noted within the last few saves before a kill
-counts as possibly untold. A file that cannot be used is done without: then a kill costs subscribers what was under way.
+The file follows a second or so behind, once everything has been delivered. In between, the sessions that are told of
+are listed in a second file, which is not synced and outlives the process, not the machine: of those something may be
+untold. Files that cannot be used are done without: then a kill costs subscribers what was under way.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,12 +18,10 @@ import structlog
 from msgspec import Struct
 
 from session_manager.catchup import Known, Told
-from session_manager.model import encode
+from session_manager.events import Emission
+from session_manager.model import JsonObject, encode
 
 log = structlog.get_logger("session_manager.ledger")
-
-MARGIN = 5
-"""Saves before a kill whose sessions are not trusted."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS session (id TEXT PRIMARY KEY, known BLOB NOT NULL, save INTEGER NOT NULL) WITHOUT ROWID;
@@ -27,6 +29,7 @@ CREATE TABLE IF NOT EXISTS state (floor INTEGER NOT NULL, save INTEGER NOT NULL,
 """
 
 _read_known = msgspec.json.Decoder(Known).decode
+_read_line = msgspec.json.Decoder(tuple[str, JsonObject | None]).decode
 
 
 class Past(Struct, frozen=True):
@@ -40,8 +43,11 @@ class Past(Struct, frozen=True):
 
 class Ledger:
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._since_path = path, path.with_suffix(".since")
         self._save = 0
+        self._since: set[str] = set()
+        """Sessions that are listed in the second file."""
+        self._since_file: int | None = None
         self._db: sqlite3.Connection | None = None
 
     def open(self, told: Told) -> Past | None:
@@ -69,19 +75,45 @@ class Ledger:
         if state is None:
             return None
         told.floor, self._save, clean = state
-        doubtful = set()
-        for session_id, known, save in db.execute("SELECT id, known, save FROM session ORDER BY save"):
+        for session_id, known in db.execute("SELECT id, known FROM session ORDER BY save"):
             told.put(session_id, _read_known(known))
-            if save > self._save - MARGIN:
-                doubtful.add(session_id)
         told.changes.clear()
-        return Past(bool(clean), frozenset() if clean else frozenset(doubtful))
+        listed = {} if clean else self._listed()
+        for session_id, metadata in listed.items():
+            if session_id not in told.sessions:
+                told.put(session_id, Known(metadata=metadata))
+        return Past(bool(clean), frozenset(listed))
+
+    def _listed(self) -> dict[str, JsonObject | None]:
+        listed: dict[str, JsonObject | None] = {}
+        for line in self._since_path.read_bytes().splitlines() if self._since_path.exists() else ():
+            with contextlib.suppress(msgspec.MsgspecError):  # the last line may be torn
+                session_id, metadata = _read_line(line)
+                listed[session_id] = metadata
+        return listed
 
     def begin(self, told: Told) -> None:
         """From now on, whoever opens the file without this having been closed has followed a kill."""
-        if self._db is not None:
-            self._db.execute("DELETE FROM state")
-            self._db.execute("INSERT INTO state VALUES (?, ?, 0)", (told.floor, self._save))
+        if self._db is None:
+            return
+        self._db.execute("DELETE FROM state")
+        self._db.execute("INSERT INTO state VALUES (?, ?, 0)", (told.floor, self._save))
+        try:
+            self._since_file = os.open(self._since_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            self._give_up(error)
+        self.save(told)
+
+    def note(self, emissions: Sequence[Emission]) -> None:
+        """Lists sessions that are being told of."""
+        for emission in emissions:
+            session_id = emission.event.session_id
+            if session_id not in self._since and self._since_file is not None:
+                self._since.add(session_id)
+                try:
+                    os.write(self._since_file, encode((session_id, emission.metadata)) + b"\n")
+                except OSError as error:
+                    self._give_up(error)
 
     def save(self, told: Told, *, clean: bool = False) -> None:
         """Writes what was noted since the last save. Takes some milliseconds; never raises."""
@@ -102,9 +134,11 @@ class Ledger:
             self._db.executemany("INSERT OR REPLACE INTO session VALUES (?, ?, ?)", rows)
             self._db.execute("UPDATE state SET floor = ?, save = ?, clean = ?", (told.floor, self._save, clean))
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            log.warning("what subscribers were told is not kept any more", reason=str(error))
-            self._forget()
+            self._since.clear()
+            if self._since_file is not None:
+                os.ftruncate(self._since_file, 0)
+        except (sqlite3.Error, OSError) as error:
+            self._give_up(error)
 
     def close(self, told: Told, *, clean: bool) -> None:
         self.save(told, clean=clean)
@@ -114,7 +148,14 @@ class Ledger:
         """Leaves the file as it was found."""
         self._forget()
 
+    def _give_up(self, error: Exception) -> None:
+        log.warning("what subscribers were told is not kept any more", reason=str(error))
+        self._forget()
+
     def _forget(self) -> None:
         if self._db is not None:
             self._db.close()
             self._db = None
+        if self._since_file is not None:
+            os.close(self._since_file)
+            self._since_file = None

@@ -26,9 +26,6 @@ SAVE, UNSAVED = 1.0, 60
 """Seconds between two looks at whether the account can be saved, which is when nothing waits to be delivered; and how
 many looks may pass without."""
 
-REPLAY = 1.0
-"""Seconds after the start within which the engine has brought the bindings of subscribers that were there before."""
-
 FAR_BACK = 5_000
 """Most sessions that are compared after a kill."""
 
@@ -44,19 +41,36 @@ class Account:
         self.told = Told()
         self._ledger = Ledger(path)
         self.past = self._ledger.open(self.told)
+        self._held: list[tuple[Callable[[Sequence[Emission]], None], Sequence[Emission]]] | None = []
+        """What happened before the bindings of subscribers were there; None once they are."""
+        self._ready = asyncio.Event()
 
     def publish(self, emissions: Sequence[Emission]) -> None:
         """Tells local subscribers and all bridges."""
-        self.told.note(emissions)
-        self._hub.publish(emissions)
+        self._out(self._hub.publish, emissions)
 
     def publish_locally(self, emissions: Sequence[Emission]) -> None:
         """Tells local subscribers only."""
+        self._out(self._hub.publish_locally, emissions)
+
+    def _out(self, tell: Callable[[Sequence[Emission]], None], emissions: Sequence[Emission]) -> None:
+        if self._held is not None:
+            self._held.append((tell, emissions))
+            return
+        self._ledger.note(emissions)
         self.told.note(emissions)
-        self._hub.publish_locally(emissions)
+        tell(emissions)
+
+    def ready(self) -> None:
+        """The bindings are there: lets go of what happened before."""
+        held, self._held = self._held or [], None
+        for tell, emissions in held:
+            self._out(tell, emissions)
+        self._ready.set()
 
     async def room(self) -> None:
         """Waits until a replay may go on."""
+        await self._ready.wait()
         while await self._backlog() > BACKLOG:  # noqa: ASYNC110 # the queues are another loop's
             await asyncio.sleep(PAUSE)
 
@@ -66,7 +80,6 @@ class Account:
         self._ledger.begin(self.told)
         past = self.past
         if past is not None and not past.clean:
-            await asyncio.sleep(REPLAY)
             store = own()
             if store is not None:
                 try:
@@ -83,6 +96,7 @@ class Account:
 
     async def _tell_again(self, store: Store, doubtful: Collection[str]) -> None:
         """Compares what was told last with the store, newest changes first, as far back as it matters."""
+        await self.room()
         newest = max((known.updated_at for known in self.told.sessions.values()), default=None)
         metas: list[SessionMeta] = []
         query = ListQuery(limit=500)

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from session_manager.edge.account import Account
 from session_manager.edge.client import Client, EngineError, InvocationError, Undelivered
 from session_manager.errors import MalformedRequest, SessionManagerError, StorageError
 from session_manager.events import STORE_EVENTS, Emission, Envelope, open_envelope
+from session_manager.intents import Intents
 from session_manager.model import JsonObject
 from session_manager.stores.bridge import BridgeStore, MainError, MainSilent, together
 
@@ -106,19 +108,21 @@ def bridge_store(url: str) -> BridgeStore:
 class Bridge:
     """A store over the main instance (`store`), and its events both ways."""
 
-    def __init__(self, config: BridgeConfig, name: str, account: Account) -> None:
+    def __init__(self, config: BridgeConfig, name: str, account: Account, intents: Path) -> None:
         self._config, self._account, self._told = config, account, account.told
         self._name = f"{name}-bridge-{secrets.token_hex(4)}"
         self._line = Line(config, f"{self._name}-store")
-        self.store = BridgeStore(_Closing(self), self.doubt)
-        self.announcer = Announcer(self._tell, self.doubt)
+        self._intents = Intents(intents)
+        self.store = BridgeStore(_Closing(self), self.doubt, self._intents.begin)
+        self.announcer = Announcer(self._tell, self.doubt, all_told=self._intents.done)
         self._relay_id = f"session::bridge::recv::{secrets.token_hex(16)}"
         self._relay: Client | None = None
         self._unbind: Callable[[], None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._heard: set[str] = set()
         self._heard_before: set[str] = set()
-        self._doubts: dict[str, tuple[float, set[str]]] = {}
+        self._doubts: dict[str, tuple[float, frozenset[str] | None]] = {}
+        """Since when, and of which entries; None stands for all of them."""
         self._suspects: set[str] = set()
         self._connected = 0
         self._absent_since: float | None = None
@@ -148,6 +152,8 @@ class Bridge:
             {"type": "object"},
         )
         self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id, {})
+        for session_id in self._intents.open():
+            self._doubts[session_id] = (float("-inf"), None)
         self._watching = self._loop.create_task(self._watch())
 
     async def _learn(self, *, known: bool) -> None:
@@ -177,6 +183,7 @@ class Bridge:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watching
         await self.flush()
+        self._intents.close()
         relay, self._relay = self._relay, None
         if relay is not None:
             await asyncio.to_thread(relay.shutdown)
@@ -215,10 +222,10 @@ class Bridge:
 
     def doubt(self, session_id: str, entry_ids: frozenset[str]) -> None:
         """Remembers that something of a session may have happened without being told."""
-        _, entries = self._doubts.pop(session_id, (0.0, set()))
+        _, entries = self._doubts.pop(session_id, (0.0, frozenset[str]()))
         if len(self._doubts) >= DOUBTS:
             del self._doubts[next(iter(self._doubts))]
-        self._doubts[session_id] = (self._loop.time(), entries | entry_ids)
+        self._doubts[session_id] = (self._loop.time(), None if entries is None else entries | entry_ids)
 
     # --- watching ---
 
@@ -240,10 +247,11 @@ class Bridge:
         while True:
             try:
                 now = self._loop.time()
-                if passes and now >= passes[0]:
+                due = bool(passes) and now >= passes[0]
+                await self._settle_doubts(now if due else now - DOUBT)  # first, for catching up tells only this side
+                if due:
                     await self._catch_up()
                     del passes[0]
-                await self._settle_doubts(now)
                 await asyncio.sleep(WATCH)
                 seen = await self._look()
                 if seen is None or seen != present:
@@ -304,25 +312,27 @@ class Bridge:
         try:
             changed = self._told.changed(await self.store.metas())
             for session_id in dict.fromkeys([*changed, *sorted(suspects)]):
+                await self._account.room()
                 emissions = await self._told.difference(self.store, session_id)
                 suspects.discard(session_id)
                 if emissions:
                     self._account.publish_locally(emissions)
                     events += len(emissions)
-                    await self._account.room()
         finally:
             self._suspects |= suspects
         log.info("compared with the main instance", events=events)
 
-    async def _settle_doubts(self, now: float) -> None:
-        """Looks up what became of changes that failed, and tells everybody what nobody was told."""
-        due = [session_id for session_id, (since, _) in self._doubts.items() if now - since >= DOUBT]
+    async def _settle_doubts(self, until: float) -> None:
+        """Looks up what became of changes that failed by then, and tells everybody what nobody was told."""
+        due = [session_id for session_id, (since, _) in self._doubts.items() if since <= until]
         for session_id in due:
             entry_ids = self._doubts[session_id][1]
             emissions = await self._told.difference(self.store, session_id, entry_ids)
             self._doubts.pop(session_id, None)
             if emissions:
                 self.announcer.publish(emissions)
+            else:
+                self._intents.done(session_id)
 
 
 class _Closing:

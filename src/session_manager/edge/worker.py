@@ -54,6 +54,10 @@ DRAIN_CALLS, DRAIN_DELIVERIES = 5.0, 2.0
 """Seconds that the end of the worker waits for running calls and for deliveries."""
 
 
+REPLAY = 1.0
+"""Seconds within which the engine brings the bindings of subscribers that were there before the worker."""
+
+
 class FunctionsTaken(EngineError):
     """Another worker serves session functions in this namespace."""
 
@@ -66,6 +70,7 @@ class Worker:
         self._tasks: list[concurrent.futures.Future[None]] = []
         self.failed = False
         self._bindings = BindingTable()
+        self._file = f"told-{quote(name, safe='')}"
         self._closing = False
         self._serving = asyncio.Event()
         self._bridge: Bridge | None = None
@@ -89,7 +94,7 @@ class Worker:
             self._delivery = Delivery(self._send)
             self._hub = Hub(self._bindings, self._post)
             self._entry = ConfigurationEntry(self._calls, self._seed)
-            account = base_directory() / DATA_DIR / f"told-{quote(self._name, safe='')}.db"
+            account = base_directory() / DATA_DIR / f"{self._file}.db"
             self._account = Account(self._hub, account, self._backlog)
             self._engine_since = self._calls.run(self._engine_started())
             self._calls.on_state(self._state)
@@ -99,6 +104,7 @@ class Worker:
                 try:
                     self._register_trigger_types()
                     self._calls.run(self._catch_up())
+                    self._calls.run(self._bindings_back())
                 except BaseException:
                     self._calls.run(self._service.runtime.store.close())
                     raise
@@ -158,7 +164,7 @@ class Worker:
     async def _build_bridge(self, config: BridgeConfig, limits: Limits) -> Runtime:
         if config.url == self._url:
             raise InvalidConfiguration("adapter.config.url: a bridge cannot lead to the engine that it is on")
-        bridge = Bridge(config, self._name, self._account)
+        bridge = Bridge(config, self._name, self._account, base_directory() / DATA_DIR / f"{self._file}.intents")
         await bridge.open()
         self._bridge = bridge
         return Runtime(bridge.store, bridge.publish, limits, owns_store=False, announced=bridge.announcer.announced)
@@ -280,6 +286,23 @@ class Worker:
         self._bindings.remove(binding_id)
         self._deliveries.loop.call_soon_threadsafe(self._delivery.forget, binding_id)
         log.info("unbound", binding=binding_id)
+
+    async def _bindings_back(self) -> None:
+        """Waits until the engine has brought the bindings that it knew, but not for long, for it also knows some that
+        were refused; until then events are held."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + REPLAY
+        try:
+            known: set[str] = set()
+            for trigger_type in TRIGGER_TYPES:
+                asked = {"trigger_type": trigger_type.id, "include_internal": True}
+                told = await self._calls.call("engine::registered-triggers::list", asked, seconds=5)
+                known |= {trigger["id"] for trigger in told["registered_triggers"]}
+            while known - self._bindings.ids() and loop.time() < deadline:  # noqa: ASYNC110 # at the start, with a deadline
+                await asyncio.sleep(0.005)
+        except (InvocationError, KeyError, TypeError) as error:
+            log.warning("the engine does not list the bindings", error=str(error))
+        self._account.ready()
 
     # --- connection ---
 

@@ -134,9 +134,11 @@ class BridgeStore:
         self,
         main: Main,
         doubt: Doubt = lambda session_id, entry_ids: None,
+        intend: Callable[[str], None] = lambda session_id: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._main, self._doubt, self._monotonic = main, doubt, monotonic
+        """`intend` is told the session before each change."""
+        self._main, self._doubt, self._intend, self._monotonic = main, doubt, intend, monotonic
         self._numbers = itertools.count(1)
         self._running: set[asyncio.Task[int]] = set()
         self._failed: OrderedDict[str, _Failed] = OrderedDict()
@@ -245,6 +247,7 @@ class BridgeStore:
     async def _commit(self, view: _Ahead, change: Change) -> int:
         shown = view.sessions.get(change.session_id)
         steps = steps_of(view.mended(change), fresh=shown is None or shown.meta is None)
+        self._intend(change.session_id)
         try:
             for step in steps:
                 await self._all(step)
