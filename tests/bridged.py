@@ -11,9 +11,9 @@ from session_manager.announce import Announcer, Bounds
 from session_manager.bindings import binding
 from session_manager.config import Configuration
 from session_manager.dispatch import Runtime
-from session_manager.errors import SessionManagerError
+from session_manager.errors import SessionManagerError, StorageError
 from session_manager.events import STORE_EVENTS, Envelope, open_envelope
-from session_manager.stores.bridge import BridgeStore, MainError
+from session_manager.stores.bridge import BridgeStore, MainError, MainSilent
 from tests.stage import InProcess
 
 MAIN = {"name": "sqlite", "config": {"path": "main.db"}}
@@ -26,16 +26,24 @@ class InProcessMain:
     def __init__(self, main: InProcess) -> None:
         self.main = main
         self.calls: list[str] = []
+        self.fault: Callable[[str], str | None] = lambda function_id: None
+        """What befalls a call: nothing, "before" (it never arrives) or "after" (it is done, and nobody is told)."""
 
     async def open(self) -> None:
         pass
 
     async def call(self, function_id: str, payload: bytes) -> bytes:
         self.calls.append(function_id)
+        fault = self.fault(function_id)
+        if fault == "before":
+            raise MainError("the main instance's engine cannot be reached")
         try:
-            return json.dumps(await self.main.call(function_id, json.loads(payload))).encode()
+            reply = await self.main.call(function_id, json.loads(payload))
         except SessionManagerError as error:
             raise MainError("the main instance could not do it") from error
+        if fault == "after":
+            raise MainSilent("the main instance did not answer")
+        return json.dumps(reply).encode()
 
     async def close(self) -> None:
         pass
@@ -49,6 +57,8 @@ class Bridged(InProcess):
         super().__init__(BRIDGE, base, **options)
         self.main = main or InProcess(MAIN, base / "main")
         self._owns_main = main is None
+        self.time = 0.0
+        """What the store takes for the time, in seconds."""
 
     async def __aenter__(self) -> Bridged:
         if self._owns_main:
@@ -66,7 +76,7 @@ class Bridged(InProcess):
         if configuration.adapter.name != "bridge":
             return await super().build(configuration)
         self.way = InProcessMain(self.main)
-        store = BridgeStore(self.way)
+        store = BridgeStore(self.way, monotonic=lambda: self.time)
         await store.open()
         self.announcer = Announcer(self._tell, lambda session_id, entries: None, Bounds())
         relay = binding(f"relay-{id(self)}", STORE_EVENTS, "relay", {})
@@ -76,7 +86,10 @@ class Bridged(InProcess):
         return Runtime(store, self.announcer.publish, configuration.limits, owns_store=False, announced=announced)
 
     async def _tell(self, payload: bytes) -> None:
-        await self.way.call("session::store::publish-events", payload)
+        try:
+            await self.way.call("session::store::publish-events", payload)
+        except MainError as error:
+            raise StorageError(str(error)) from error
 
     def _relay(self, envelope: Any) -> None:
         emission = open_envelope(Envelope(**envelope))

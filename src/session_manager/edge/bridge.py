@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -93,7 +94,8 @@ _REASONS = {
 
 
 async def connect(config: BridgeConfig, name: str, description: str) -> Client:
-    """A connection to the main instance's engine. Raises MainError."""
+    """A connection to the main instance's engine, under this name and no other. Raises MainError."""
+    os.environ.pop("III_WORKER_NAME", None)  # the SDK would take it for every connection of the process
     try:
         return await asyncio.to_thread(Client, config.url, name, description, CONNECT, config.namespace, prompt=True)
     except EngineError as error:

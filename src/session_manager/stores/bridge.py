@@ -116,7 +116,7 @@ class _Failed(Struct):
 
     before: Session | None = None
     after: list[Session] = []
-    entries: dict[str, tuple[Entry, Entry | None]] = {}
+    entries: dict[str, tuple[list[Entry], Entry | None]] = {}
 
     def subtracted(self, read: Session) -> Session:
         if self.before is None:
@@ -275,7 +275,8 @@ class BridgeStore:
             failed.before, failed.after = shown, []
         failed.after = [*failed.after[-ATTEMPTS:], Session(kept.meta, kept.leaf)]
         for entry in change.entries:
-            failed.entries[entry.id] = entry, view.entries.get(entry.id)
+            written, _ = failed.entries.get(entry.id, ([], None))
+            failed.entries[entry.id] = [*written[-ATTEMPTS:], entry], view.entries.get(entry.id)
         if len(self._failed) > REMEMBERED:
             self._failed.popitem(last=False)
 
@@ -354,7 +355,7 @@ class _Ahead(View):
         failed = self._store._failed.get(session_id)
         if failed is not None and entry.id in failed.entries:
             written, before = failed.entries[entry.id]
-            if _same(entry, written) and not await self._built_on(session_id, entry, session):
+            if any(_same(entry, one) for one in written) and not await self._built_on(session_id, entry, session):
                 return before
             del failed.entries[entry.id]
         elif session is not None and session.meta is not None and _unknown_to(session.meta, entry):

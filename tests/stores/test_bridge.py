@@ -1,0 +1,449 @@
+"""What only a store over another instance's store has to promise: outages, failures halfway, few round trips."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from session_manager.errors import SessionManagerError, StorageError
+from session_manager.events import EVENTS
+from session_manager.model import Entry, SessionMeta
+from session_manager.store import Change, Found, PathQuery
+from session_manager.stores.bridge import PROBE, BridgeStore, MainError, MainSilent
+from tests.bridged import Bridged, InProcessMain
+from tests.stage import InProcess
+
+APPEND = ["put-entry", "set-active-leaf", "put-meta"]
+"""The calls that write an append."""
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": text}], "timestamp": 1}
+
+
+@pytest.fixture
+async def bridge(tmp_path: Path) -> AsyncIterator[Bridged]:
+    async with Bridged(tmp_path) as made:
+        yield made
+
+
+class Heard:
+    """The events of a bridge's subscribers."""
+
+    def __init__(self, stage: InProcess) -> None:
+        self._stage = stage
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    async def listen(self) -> Heard:
+        for kind in EVENTS:
+            await self._stage.bind(kind, {}, lambda event, kind=kind: self.events.append((kind, event)))  # type: ignore[misc]
+        return self
+
+    async def kinds(self) -> list[str]:
+        await self._stage.settle()
+        return [kind.removeprefix("session::") for kind, _ in self.events]
+
+
+def once(name: str, fault: str) -> Callable[[str], str | None]:
+    """A fault that befalls the next call of a store function."""
+    left = [fault]
+    return lambda function_id: left.pop() if left and function_id == f"session::store::{name}" else None
+
+
+async def append(stage: InProcess, entry_id: str, session_id: str = "s", **more: Any) -> Any:
+    payload = {"session_id": session_id, "entry_id": entry_id, "message": user(entry_id), **more}
+    return await stage.call("session::append", payload)
+
+
+async def path(stage: InProcess, session_id: str = "s") -> list[str]:
+    page = await stage.call("session::messages", {"session_id": session_id, "limit": 500})
+    return [item["entry_id"] for item in page["messages"]]
+
+
+async def count(stage: InProcess, session_id: str = "s") -> int:
+    got: int = (await stage.call("session::get", {"session_id": session_id}))["meta"]["message_count"]
+    return got
+
+
+# --- failures halfway ---
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+@pytest.mark.parametrize("name", APPEND)
+async def test_an_append_that_failed_is_made_whole_by_a_retry(bridge: Bridged, name: str, fault: str) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    await append(bridge, "a")
+    heard = await Heard(bridge).listen()
+    bridge.way.fault = once(name, fault)
+    with pytest.raises(StorageError, match=f"session/storage: session::store::{name}: "):
+        await append(bridge, "b")
+    assert await heard.kinds() == [], "a change that failed was told"
+    bridge.time += PROBE
+    assert (await append(bridge, "b"))["parent_id"] == "a"
+    assert await path(bridge) == await path(bridge.main) == ["a", "b"]
+    assert await count(bridge.main) == 2
+    assert await heard.kinds() == ["message-added"]
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+@pytest.mark.parametrize("name", APPEND)
+async def test_another_change_does_not_build_on_one_that_failed(bridge: Bridged, name: str, fault: str) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    await append(bridge, "a")
+    bridge.way.fault = once(name, fault)
+    with pytest.raises(StorageError):
+        await append(bridge, "b")
+    bridge.time += PROBE
+    await bridge.call("session::set-status", {"session_id": "s", "status": "working"})
+    assert (await append(bridge, "c"))["parent_id"] == "a"
+    assert await path(bridge.main) == ["a", "c"]
+    assert await count(bridge.main) == 2
+    assert (await append(bridge, "b"))["parent_id"] == "c"
+    assert await path(bridge.main) == ["a", "c", "b"]
+    assert await count(bridge.main) == 3
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+@pytest.mark.parametrize("name", APPEND)
+async def test_a_retry_heals_also_when_the_bridge_died_in_between(bridge: Bridged, name: str, fault: str) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    await append(bridge, "a")
+    await asyncio.sleep(0.003)  # the clock counts milliseconds, and an append is told from its record's time
+    bridge.way.fault = once(name, fault)
+    with pytest.raises(StorageError):
+        await append(bridge, "b")
+    await bridge.restart()
+    assert (await append(bridge, "b"))["entry_id"] == "b"
+    if (name, fault) != ("set-active-leaf", "before"):  # the record counts the entry: nobody can tell it from a switch
+        assert await path(bridge.main) == ["a", "b"]
+    assert await count(bridge.main) == 2
+
+
+async def test_what_others_built_on_a_failed_append_stays_where_it_is(bridge: Bridged) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    await append(bridge, "a")
+    bridge.way.fault = once("put-meta", "before")
+    with pytest.raises(StorageError):
+        await append(bridge, "b")
+    await append(bridge.main, "c")
+    await append(bridge, "b")
+    assert await path(bridge) == ["a", "b", "c"]
+
+
+async def test_an_update_that_landed_unheard_can_be_retried_at_its_revision(bridge: Bridged) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    await append(bridge, "a")
+    heard = await Heard(bridge).listen()
+    update = {"session_id": "s", "entry_id": "a", "content": [], "expected_revision": 0}
+    bridge.way.fault = once("put-entry", "after")
+    with pytest.raises(StorageError):
+        await bridge.call("session::update-message", update)
+    bridge.time += PROBE
+    assert await bridge.call("session::update-message", update) == {"updated": True, "revision": 1}
+    assert await heard.kinds() == ["message-updated"]
+
+
+@pytest.mark.parametrize(
+    ("function", "payload", "kind"),
+    [
+        ("ensure", {"session_id": "new"}, "created"),
+        ("set-status", {"session_id": "s", "status": "error", "reason": "r"}, "status-changed"),
+        ("set-meta", {"session_id": "s", "title": "t"}, "meta-updated"),
+    ],
+)
+async def test_a_retry_of_what_landed_unheard_tells_its_event(
+    bridge: Bridged, function: str, payload: dict[str, Any], kind: str
+) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    heard = await Heard(bridge).listen()
+    bridge.way.fault = once("put-meta", "after")
+    with pytest.raises(StorageError):
+        await bridge.call(f"session::{function}", payload)
+    bridge.time += PROBE
+    await bridge.call(f"session::{function}", payload)
+    assert await heard.kinds() == [kind]
+
+
+@pytest.mark.parametrize("name", ["delete-entries", "delete-active-leaf", "delete-meta"])
+async def test_a_deletion_that_failed_can_be_asked_for_again(bridge: Bridged, name: str) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    await append(bridge, "a")
+    bridge.way.fault = once(name, "before")
+    with pytest.raises(StorageError):
+        await bridge.call("session::delete", {"session_id": "s"})
+    assert await bridge.call("session::delete", {"session_id": "s"}) == {"deleted": True}
+    store = bridge.main.store
+    assert await store.entries("s") == []
+    assert await store.session("s") == type(await store.session("s"))()
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_whatever_fails_retries_come_to_what_would_have_been(tmp_path: Path, seed: int) -> None:
+    """Random changes, random faults, each change retried until it is acknowledged: the same as without faults."""
+    chance = random.Random(seed)
+    (tmp_path / "plain").mkdir()
+    async with (
+        Bridged(tmp_path) as bridge,
+        InProcess({"name": "memory", "config": {}}, tmp_path / "plain") as plain,
+    ):
+        heard, expected = await Heard(bridge).listen(), await Heard(plain).listen()
+
+        def fault(function_id: str) -> str | None:
+            if function_id.endswith("publish-events") or chance.random() < 0.75:
+                return None
+            return chance.choice(["before", "after"])
+
+        ids = [f"e{number}" for number in range(6)]
+        for number in range(30):
+            session = chance.choice(["s", "t"])
+            known = [id_ for id_ in ids if await plain.store.entry(session, id_)]
+            payload: dict[str, Any] = {"session_id": session}
+            match chance.choice(["ensure", "append", "append", "append", "update", "status", "meta", "leaf"]):
+                case "append":
+                    function, payload = "append", {**payload, "entry_id": chance.choice(ids), "message": user("x")}
+                    if known and chance.random() < 0.3:
+                        payload["parent_id"] = chance.choice(known)
+                case "update" if known:
+                    content = [{"type": "text", "text": f"{number}"}]
+                    function, payload = (
+                        "update-message",
+                        {**payload, "entry_id": chance.choice(known), "content": content},
+                    )
+                case "status":
+                    function, payload = "set-status", {**payload, "status": "working", "reason": f"{number}"}
+                case "meta":
+                    function, payload = "set-meta", {**payload, "title": f"{number}", "metadata": {"n": number}}
+                case "leaf" if known:
+                    function, payload = "set-active-leaf", {**payload, "entry_id": chance.choice(known)}
+                case _:
+                    function = "ensure"
+            bridge.way.fault = fault
+            wanted = await outcome(plain, function, payload)
+            while (got := await outcome(bridge, function, payload)) == "session/storage":
+                bridge.time += PROBE
+            bridge.way.fault = lambda function_id: None
+            assert got == wanted, (number, function, payload)
+        for session in ("s", "t"):
+            assert await contents(bridge.main, session) == await contents(plain, session)
+        assert sorted(await heard.kinds()) == sorted(await expected.kinds())
+
+
+async def outcome(stage: InProcess, function: str, payload: dict[str, Any]) -> Any:
+    """The reply without its times, or the code of the error."""
+    try:
+        reply = await stage.call(f"session::{function}", payload)
+    except SessionManagerError as error:
+        return str(error).partition(":")[0]
+    return {key: value for key, value in reply.items() if key not in ("timestamp", "meta")}
+
+
+async def contents(stage: InProcess, session_id: str) -> Any:
+    session = await stage.store.session(session_id)
+    if session.meta is None:
+        return None
+    meta = {key: value for key, value in session.meta.wire().items() if not key.endswith("_at")}
+    entries = [
+        (entry.id, entry.parent_id, entry.revision, entry.body) for entry in await stage.store.entries(session_id)
+    ]
+    return meta, session.leaf, entries
+
+
+# --- outages ---
+
+
+@pytest.mark.parametrize(
+    ("function", "payload", "named"),
+    [
+        ("get", {"session_id": "s"}, "get-meta"),
+        ("list", {}, "list-metas"),
+        ("messages", {"session_id": "s"}, "get-meta"),
+        ("get-message", {"session_id": "s", "entry_id": "a"}, "get-entry"),
+        ("append", {"session_id": "s", "message": user("x")}, "get-meta"),
+        ("create", {}, "put-meta"),
+        ("fork", {"session_id": "s", "entry_id": "a"}, "get-meta"),
+    ],
+)
+async def test_without_the_main_instance_every_call_fails_and_names_the_store_function(
+    bridge: Bridged, function: str, payload: dict[str, Any], named: str
+) -> None:
+    bridge.way.fault = lambda function_id: "before"
+    with pytest.raises(StorageError, match=rf"session/storage: session::store::{named}: .* cannot be reached"):
+        await bridge.call(f"session::{function}", payload)
+
+
+class Scripted:
+    """A main instance that gives the same answer to everything."""
+
+    def __init__(self, answer: bytes | MainError) -> None:
+        self.answer, self.calls = answer, 0
+
+    async def open(self) -> None:
+        pass
+
+    async def call(self, function_id: str, payload: bytes) -> bytes:
+        self.calls += 1
+        if isinstance(self.answer, MainError):
+            raise self.answer
+        return self.answer
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b"nonsense", b'{"entries":[{"kind":"message"}]}', b"\xff"])
+async def test_a_reply_that_cannot_be_read_is_a_storage_error(answer: bytes) -> None:
+    with pytest.raises(StorageError, match=r"session::store::list-entries: .* cannot be read"):
+        await BridgeStore(Scripted(answer)).entries("s")
+
+
+async def test_after_a_silence_calls_fail_at_once_until_it_is_time_to_try_again() -> None:
+    now = [0.0]
+    main = Scripted(MainSilent("no answer"))
+    store = BridgeStore(main, monotonic=lambda: now[0])
+    for _ in range(3):
+        with pytest.raises(StorageError):
+            await store.entry("s", "e")
+    assert main.calls == 1
+    now[0] += PROBE
+    main.answer = b"null"
+    assert await store.entry("s", "e") is None
+    assert await store.entry("s", "e") is None
+    assert main.calls == 3
+
+
+async def test_a_store_that_the_main_instance_does_not_serve_cannot_be_opened() -> None:
+    with pytest.raises(StorageError, match="get-meta"):
+        await BridgeStore(Scripted(MainError("no main instance serves it"))).open()
+
+
+# --- round trips ---
+
+
+class Slow(InProcessMain):
+    """Counts rounds: calls that are on their way together share one."""
+
+    def __init__(self, main: InProcess) -> None:
+        super().__init__(main)
+        self.rounds: list[list[str]] = []
+        self._round: asyncio.Event | None = None
+
+    async def call(self, function_id: str, payload: bytes) -> bytes:
+        if self._round is None:
+            self._round = asyncio.Event()
+            self.rounds.append([])
+            asyncio.get_running_loop().call_later(0.002, self._turn)
+        self.rounds[-1].append(function_id.removeprefix("session::store::"))
+        await self._round.wait()
+        return await super().call(function_id, payload)
+
+    def _turn(self) -> None:
+        assert self._round is not None
+        self._round.set()
+        self._round = None
+
+
+async def rounds(bridge: Bridged, function: str, **payload: Any) -> list[list[str]]:
+    """The store calls of a function, those made together side by side."""
+    slow = Slow(bridge.main)
+    store = BridgeStore(slow)
+    bridge.service.runtime = type(bridge.service.runtime)(
+        store, lambda emissions: None, bridge.service.runtime.limits, owns_store=False
+    )
+    await bridge.call(f"session::{function}", payload)
+    return [sorted(names) for names in slow.rounds]
+
+
+async def test_an_append_makes_three_rounds(bridge: Bridged) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    assert await rounds(bridge, "append", session_id="s", message=user("x")) == [
+        ["get-active-leaf", "get-meta"],
+        ["put-entry"],
+        ["put-meta", "set-active-leaf"],
+    ]
+
+
+async def test_a_batch_makes_as_many_rounds_as_one_append(bridge: Bridged) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    made = await rounds(bridge, "append-many", session_id="s", messages=[user("x")] * 20)
+    assert made == [["get-active-leaf", "get-meta"], ["put-entry"] * 20, ["put-meta", "set-active-leaf"]]
+
+
+async def test_an_update_writes_entry_and_record_at_once(bridge: Bridged) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    await append(bridge, "a")
+    made = await rounds(bridge, "update-message", session_id="s", entry_id="a", content=[])
+    assert made == [["get-active-leaf", "get-meta"], ["get-entry"], ["put-entry", "put-meta"]]
+
+
+async def test_a_page_is_read_in_one_round(bridge: Bridged) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    await append(bridge, "a")
+    assert await rounds(bridge, "messages", session_id="s") == [["get-active-leaf", "get-meta", "list-entries"]]
+
+
+async def test_a_deletion_removes_the_record_last(bridge: Bridged) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    made = await rounds(bridge, "delete", session_id="s")
+    assert made[1:] == [["delete-active-leaf", "delete-entries"], ["delete-meta"]]
+
+
+async def test_a_fork_becomes_visible_last(bridge: Bridged) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    await append(bridge, "a")
+    made = await rounds(bridge, "fork", session_id="s", entry_id="a")
+    assert made[-1] == ["put-meta"]
+
+
+# --- reading while others write ---
+
+
+async def test_a_path_read_while_it_grows_is_never_broken(bridge: Bridged) -> None:
+    """The leaf may be newer than the entries that were read beside it."""
+    await bridge.call("session::ensure", {"session_id": "s"})
+    await append(bridge, "a")
+    grown = itertools.count()
+
+    class Growing(InProcessMain):
+        async def call(self, function_id: str, payload: bytes) -> bytes:
+            reply = await super().call(function_id, payload)
+            if function_id.endswith("list-entries") and next(grown) == 0:
+                await append(self.main, "b")
+            elif function_id.endswith("get-active-leaf"):
+                await asyncio.sleep(0.01)
+                return await super().call(function_id, payload)
+            return reply
+
+    page = await BridgeStore(Growing(bridge.main)).path(PathQuery("s"))
+    assert (page.found, [entry.id for entry in page.entries]) == (Found.PATH, ["a", "b"])
+
+
+async def test_asking_for_what_is_new_in_a_long_session_reads_the_end_only(bridge: Bridged) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    sent = await bridge.call("session::append-many", {"session_id": "s", "messages": [user("x")] * 600})
+    asked = {"session_id": "s", "after_entry_id": sent["last_entry_id"]}
+    bridge.way.calls.clear()
+    assert await bridge.call("session::messages", asked) == {"messages": []}
+    await append(bridge.main, "new")
+    assert [item["entry_id"] for item in (await bridge.call("session::messages", asked))["messages"]] == ["new"]
+    assert "session::store::list-entries" not in bridge.way.calls
+    asked["after_entry_id"] = sent["entry_ids"][500]
+    assert len((await bridge.call("session::messages", {**asked, "limit": 500}))["messages"]) == 100
+
+
+async def test_a_cancelled_wait_does_not_cancel_the_change(bridge: Bridged) -> None:
+    store = bridge.store
+    view = store.ahead()
+    await view.session("s")
+    meta = SessionMeta("s", "", "", "idle", 1, 1, 1)
+    change = Change("s", meta, "e", (Entry("e", None, 1, "user", b'{"role":"user","content":[],"timestamp":1}'),))
+    waiting = asyncio.ensure_future(store.commit(view, change))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await store.close()
+    assert await path(bridge.main) == ["e"]
