@@ -86,6 +86,22 @@ def test_a_defect_is_told_without_its_details(pair: Counting, caplog: pytest.Log
     assert pair.caller.call_blocking("test::echo", 1) == 1, "and the worker goes on"
 
 
+def test_an_immediate_answer_that_the_engine_loses_is_sent_again(
+    pair: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, lost = pair.server._iii._send_frame, []
+
+    async def lossy(frame: bytes) -> bool:
+        if not lost:
+            lost.append(frame)
+            return True
+        return await send(frame)
+
+    monkeypatch.setattr(pair.server._iii, "_send_frame", lossy)
+    assert pair.caller.call_blocking("test::echo", 7) == 7
+    assert lost
+
+
 def test_a_delivery_returns_when_the_subscriber_has_answered(pair: Counting) -> None:
     payload = encode({"n": 1})
     pair.caller.run(asyncio.wait_for(pair.caller.deliver("test::echo", payload, "default", None, 20), 5))
