@@ -89,7 +89,8 @@ def test_a_defect_is_told_without_its_details(pair: Counting, caplog: pytest.Log
 def test_an_immediate_answer_that_the_engine_loses_is_sent_again(
     pair: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send, lost = pair.server._iii._send_frame, []
+    send = pair.server._iii._send_frame
+    lost: list[bytes] = []
 
     async def lossy(frame: bytes) -> bool:
         if not lost:
