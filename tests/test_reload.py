@@ -11,6 +11,7 @@ import pytest
 from session_manager.config import Configuration, InvalidConfiguration
 from session_manager.dispatch import Runtime
 from session_manager.errors import StorageError
+from session_manager.stores.sqlite import SqliteStore
 from tests.stage import InProcess
 
 USER = {"role": "user", "content": [], "timestamp": 1}
@@ -81,6 +82,21 @@ async def test_a_configuration_that_cannot_be_built_is_reported_and_the_old_one_
             "last_error": None,
             "rejected_reloads": 2,
         }
+
+
+async def test_how_durable_a_change_is_can_be_set_while_calls_run(tmp_path: Path) -> None:
+    async with InProcess(sqlite("a.db"), tmp_path) as stage:
+        await stage.call("session::ensure", {"session_id": "s"})
+        store = stage.store
+        assert isinstance(store, SqliteStore)
+        for name, number in (("OFF", 0), ("NORMAL", 1), ("FULL", 2)):
+            await stage.set_config({"adapter": {"name": "sqlite", "config": {"path": "a.db", "synchronous": name}}})
+            assert (await stage.call("session::config-status", {}))["last_outcome"] == "applied"
+            assert stage.store is store, "the same store goes on"
+            assert store._writing is not None
+            [(now,)] = store._writing.execute("PRAGMA synchronous").fetchall()
+            assert now == number
+        await stage.call("session::append", {"session_id": "s", "message": USER})
 
 
 async def test_a_value_that_is_none_fails_the_call_and_changes_nothing(tmp_path: Path) -> None:

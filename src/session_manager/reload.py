@@ -15,6 +15,7 @@ from session_manager.errors import SessionManagerError
 from session_manager.events import Created, Deleted, Emission, entry_event
 from session_manager.model import SessionMeta
 from session_manager.store import Store
+from session_manager.stores import adjusted
 
 log = structlog.get_logger("session_manager.reload")
 
@@ -60,7 +61,7 @@ class Configurator:
             service = self.service
             assert service is not None
             configuration = parse(await self._fetch())
-            if configuration.adapter == self._configuration.adapter:
+            if await adjusted(service.runtime.store, self._configuration.adapter, configuration.adapter):
                 service.runtime = msgspec.structs.replace(service.runtime, limits=configuration.limits)
             else:
                 try:

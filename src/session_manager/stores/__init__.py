@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from session_manager.config import FsAdapter, MemoryAdapter, SqliteAdapter
+from session_manager.config import Adapter, FsAdapter, MemoryAdapter, SqliteAdapter
 from session_manager.store import Store
 from session_manager.stores.fs import FsStore
 from session_manager.stores.memory import MemoryStore
@@ -50,3 +50,19 @@ def _adapter(url: str) -> tuple[str, Any]:
     if scheme != "memory" and not rest:
         raise ValueError(f"{url!r} names no file or directory")
     return scheme, _URLS[scheme](rest)
+
+
+async def adjusted(store: Store, old: Adapter, new: Adapter) -> bool:
+    """Whether a store in use is as another configuration wants it, if need be after a change of a setting that does not
+    need another store."""
+    if old == new:
+        return True
+    if (
+        isinstance(store, SqliteStore)
+        and isinstance(old, SqliteAdapter)
+        and isinstance(new, SqliteAdapter)
+        and old.config.path == new.config.path
+    ):
+        await store.set_synchronous(new.config.synchronous)
+        return True
+    return False

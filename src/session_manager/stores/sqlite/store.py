@@ -85,6 +85,15 @@ class SqliteStore:
         await self._writes.run(_translated, self._acquire)
         self._open = True
 
+    async def set_synchronous(self, synchronous: Synchronous) -> None:
+        """From the next change on."""
+        await self._writes.run(_translated, self._set_synchronous, synchronous)
+
+    def _set_synchronous(self, synchronous: Synchronous) -> None:
+        self._synchronous = synchronous
+        if self._writing is not None:
+            self._writing.execute(f"PRAGMA synchronous = {synchronous}")
+
     def _acquire(self) -> None:
         prepare_directory(self._path.parent)
         self._holder.acquire()
