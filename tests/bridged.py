@@ -16,7 +16,7 @@ from session_manager.events import STORE_EVENTS, Envelope, open_envelope
 from session_manager.stores.bridge import BridgeStore, MainError, MainSilent
 from tests.stage import InProcess
 
-MAIN = {"name": "sqlite", "config": {"path": "main.db"}}
+MAIN: dict[str, Any] = {"name": "memory", "config": {}}
 BRIDGE = {"name": "bridge", "config": {"url": "ws://main.invalid"}}
 
 
@@ -82,8 +82,10 @@ class Bridged(InProcess):
         relay = binding(f"relay-{id(self)}", STORE_EVENTS, "relay", {})
         self.main.bindings.add(relay)
         self.main.receivers[relay.id] = self._relay
-        announced = self.announcer.announced
-        return Runtime(store, self.announcer.publish, configuration.limits, owns_store=False, announced=announced)
+        return Runtime(store, self.announcer.publish, configuration.limits, owns_store=False, announced=self._announced)
+
+    async def _announced(self, session_id: str) -> None:
+        await self.announcer.announced(session_id)
 
     async def _tell(self, payload: bytes) -> None:
         try:

@@ -81,11 +81,15 @@ class Announcer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def announced(self, session_id: str) -> None:
-        """Waits until everything of a session that was published so far was told, or was tried in vain once."""
+    async def announced(self, session_id: str) -> bool:
+        """Waits until everything of a session that was published so far was told, or was tried in vain once, and
+        returns whether it was told."""
         queue = self._queues.get(session_id)
-        if queue:
-            await queue[-1].tried.wait()
+        if not queue:
+            return True
+        last = queue[-1]
+        await last.tried.wait()
+        return last not in queue
 
     async def drain(self, seconds: float) -> int:
         """Waits until everything was told, at most so long; gives up the rest and returns how many changes it was."""

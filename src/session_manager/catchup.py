@@ -46,6 +46,7 @@ class Known(Struct):
 
     status: tuple[Status, str | None] | None = None
     labels: Labels | None = None
+    created_at: int | None = None
     updated_at: int = -(2**63)
     metadata: JsonObject | None = None
     told: int = 0
@@ -58,7 +59,9 @@ class Told:
     def __init__(self, sessions: int = SESSIONS, entries: int = ENTRIES) -> None:
         self._most_sessions, self._most_entries = sessions, entries
         self.sessions: OrderedDict[str, Known] = OrderedDict()
-        self._entries: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._entries: OrderedDict[str, dict[str, int]] = OrderedDict()
+        """Revisions of entries, by session; the session told of last is the last."""
+        self._count = 0
         self.floor = -(2**63)
         """Sessions that are not remembered and were last changed before this may have been told and forgotten."""
         self.changes: set[str] = set()
@@ -67,7 +70,7 @@ class Told:
     def learn(self, metas: Collection[SessionMeta]) -> None:
         """Takes the records of a store as told: for a start, when nobody has been told anything else."""
         for meta in sorted(metas, key=lambda meta: meta.updated_at):
-            self.put(meta.session_id, Known(_status(meta), _labels(meta), meta.updated_at, meta.metadata))
+            self.put(meta.session_id, _known(meta))
 
     def note(self, emissions: Sequence[Emission]) -> None:
         """Notes events that go out to subscribers."""
@@ -75,6 +78,7 @@ class Told:
             event = emission.event
             if isinstance(event, Deleted):
                 self.sessions.pop(event.session_id, None)
+                self._forget_entries(event.session_id)
                 self.changes.add(event.session_id)
                 continue
             known = self.sessions.get(event.session_id)
@@ -89,7 +93,7 @@ class Told:
         at = known.updated_at
         if isinstance(event, Created):
             known.status, known.labels = (event.status, None), (event.title, event.description, metadata)
-            at = event.created_at
+            known.created_at = at = event.created_at
         elif isinstance(event, StatusChanged):
             known.status, at = (event.status, event.status_reason), event.timestamp
         elif isinstance(event, MetaUpdated):
@@ -112,14 +116,19 @@ class Told:
             self.floor = max(self.floor, forgotten.updated_at)
 
     def _put_entry(self, session_id: str, entry_id: str, revision: int) -> None:
-        key = (session_id, entry_id)
-        self._entries[key] = max(revision, self._entries.get(key, -1))
-        self._entries.move_to_end(key)
-        if len(self._entries) > self._most_entries:
-            self._entries.popitem(last=False)
+        entries = self._entries.setdefault(session_id, {})
+        self._entries.move_to_end(session_id)
+        if entry_id not in entries:
+            self._count += 1
+        entries[entry_id] = max(revision, entries.get(entry_id, 0))
+        while self._count > self._most_entries and len(self._entries) > 1:
+            self._forget_entries(next(iter(self._entries)))
+
+    def _forget_entries(self, session_id: str) -> None:
+        self._count -= len(self._entries.pop(session_id, ()))
 
     def knows(self, session_id: str, entry: Entry) -> bool:
-        return self._entries.get((session_id, entry.id), -1) >= entry.revision
+        return self._entries.get(session_id, {}).get(entry.id, -1) >= entry.revision
 
     # --- differences ---
 
@@ -133,7 +142,11 @@ class Told:
         known = self.sessions.get(meta.session_id)
         if known is None:
             return meta.updated_at > self.floor
-        return (known.status, known.labels, known.updated_at) != (_status(meta), _labels(meta), meta.updated_at)
+        return _other(known, meta) or (known.status, known.labels, known.updated_at) != (
+            _status(meta),
+            _labels(meta),
+            meta.updated_at,
+        )
 
     async def difference(
         self, store: Store, session_id: str, entry_ids: Collection[str] | None = None
@@ -162,6 +175,10 @@ class Told:
                 return []
             return [Emission(Deleted(session_id=session_id, timestamp=known.updated_at), known.metadata)]
         events: list[Event] = []
+        gone = known is not None and _other(known, meta)
+        if gone:
+            events.append(Deleted(session_id=session_id, timestamp=meta.created_at))
+            known = None
         if known is None:
             events.append(Created.of(meta))
             known = Known((meta.status, None), _labels(meta))
@@ -172,11 +189,20 @@ class Told:
         since = max(known.updated_at - SKEW, -(2**63))
         for entry in sorted(entries, key=lambda entry: entry.timestamp):
             recent = not everything or entry.timestamp >= since or entry.revision > 0
-            if recent and not self.knows(session_id, entry):
+            if recent and (gone or not self.knows(session_id, entry)):
                 events.append(entry_event(session_id, entry))
         if everything and known.updated_at < meta.updated_at:
             known.updated_at = meta.updated_at
         return [Emission(event, meta.metadata) for event in events]
+
+
+def _other(known: Known, meta: SessionMeta) -> bool:
+    """Whether the session was deleted and there is another of its id now."""
+    return known.created_at is not None and known.created_at != meta.created_at
+
+
+def _known(meta: SessionMeta) -> Known:
+    return Known(_status(meta), _labels(meta), meta.created_at, meta.updated_at, meta.metadata)
 
 
 def _status(meta: SessionMeta) -> tuple[Status, str | None]:

@@ -13,11 +13,12 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
 from iii.iii import III
 from iii.iii_constants import ReconnectionConfig
 
 from session_manager.events import EVENTS
-from tests.engines import free_port, real_engine_process, wait_for_port
+from tests.engines import NoEngine, free_port, real_engine_process, wait_for_port
 from tests.sdk import call, close_client, open_client
 from tests.wire import COMMAND, WorkerProcess, clean_environment, worker_process
 
@@ -124,12 +125,15 @@ class Side:
 
     def __init__(self, name: str, engine: Engine, worker: WorkerProcess) -> None:
         self.name, self.engine, self.worker = name, engine, worker
+        self.clients: list[III] = []
         self.view = View()
         self.heard: list[tuple[str, dict[str, Any]]] = []
 
     async def start(self) -> None:
-        self.client: III = await open_client(self.engine.url, f"{self.name}-caller", reconnection_config=BACK_SOON)
-        self.subscriber = await open_client(self.engine.url, f"{self.name}-subscriber", reconnection_config=BACK_SOON)
+        for role in ("caller", "subscriber"):
+            name = f"{self.name}-{role}"
+            self.clients.append(await open_client(self.engine.url, name, reconnection_config=BACK_SOON))
+        self.client, self.subscriber = self.clients
         await self.worker.ready(self.client)
         for kind in EVENTS:
             await self.bind(kind, {}, lambda event, kind=kind: self._take(kind, event))  # type: ignore[misc]
@@ -161,8 +165,8 @@ class Side:
         return await call(self.client, f"session::{function}", payload, timeout_ms=int(seconds * 1000))
 
     async def stop(self) -> None:
-        await close_client(self.client)
-        await close_client(self.subscriber)
+        for client in self.clients:
+            await close_client(client)
 
 
 class Topology:
@@ -190,6 +194,20 @@ def _custom(entry: dict[str, Any]) -> dict[str, Any]:
     return {"custom_type": entry["custom_type"], "data": entry["data"]}
 
 
+@contextmanager
+def _engine(kind: str, directory: Path) -> Iterator[Engine]:
+    if kind == "loopback":
+        with loopback_process(directory) as loopback:
+            yield loopback
+        return
+    with ExitStack() as stack:
+        try:
+            real = stack.enter_context(real_engine_process())
+        except NoEngine as error:
+            pytest.skip(str(error))
+        yield real
+
+
 @asynccontextmanager
 async def topology(
     kind: str, bridges: int = 2, route: Callable[[str], str] = lambda url: url, **config: Any
@@ -199,21 +217,16 @@ async def topology(
     with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="bridge-", ignore_cleanup_errors=True) as made:
         directory = Path(made)
         sides: list[Side] = []
-        for number in range(1 + bridges):
-            name = f"bridge{number}" if number else "main"
-            engine: Engine = (
-                stack.enter_context(real_engine_process())
-                if kind == "real"
-                else stack.enter_context(loopback_process(directory / f"{name}-engine"))
-            )
-            adapter: dict[str, Any] = {"name": "sqlite", "config": {"path": "sessions.db"}}
-            if number:
-                adapter = {"name": "bridge", "config": {"url": route(sides[0].engine.url), **config}}
-            worker = stack.enter_context(worker_process(engine.url, directory / name, value={"adapter": adapter}))
-            side = Side(name, engine, worker)
-            sides.append(side)
-            await side.start()
         try:
+            for number in range(1 + bridges):
+                name = f"bridge{number}" if number else "main"
+                engine = stack.enter_context(_engine(kind, directory / f"{name}-engine"))
+                adapter: dict[str, Any] = {"name": "sqlite", "config": {"path": "sessions.db"}}
+                if number:
+                    adapter = {"name": "bridge", "config": {"url": route(sides[0].engine.url), **config}}
+                worker = stack.enter_context(worker_process(engine.url, directory / name, value={"adapter": adapter}))
+                sides.append(Side(name, engine, worker))
+                await sides[-1].start()
             yield Topology(sides[0], sides[1:])
         finally:
             for side in sides:

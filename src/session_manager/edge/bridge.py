@@ -24,7 +24,7 @@ from session_manager.config import BridgeConfig
 from session_manager.edge.account import Account
 from session_manager.edge.client import Client, EngineError, InvocationError, Undelivered
 from session_manager.errors import MalformedRequest, SessionManagerError, StorageError
-from session_manager.events import STORE_EVENTS, Emission, Envelope, open_envelope
+from session_manager.events import STORE_EVENTS, Emission, Envelope, Event, open_envelope
 from session_manager.intents import Intents
 from session_manager.model import JsonObject
 from session_manager.stores.bridge import BridgeStore, MainError, MainSilent, together
@@ -33,7 +33,7 @@ log = structlog.get_logger("session_manager.bridge")
 
 PUBLISH = "session::store::publish-events"
 
-CONNECT = 10.0
+CONNECT = 3.0
 """Seconds within which the main instance's engine must take a connection."""
 
 WATCH = 1.0
@@ -55,7 +55,10 @@ DOUBT = 2.0
 DOUBTS = 10_000
 """Sessions with changes in doubt that are remembered."""
 
-FLUSH, ECHO, QUIET = 2.0, 0.5, 0.05
+ECHO = 0.2
+"""Seconds that a reply waits for the events of its change to come back."""
+
+FLUSH, LAST, QUIET = 2.0, 0.5, 0.05
 """Seconds that the end waits for events that are not told yet, and for their echo; how long it must have been quiet."""
 
 
@@ -126,20 +129,22 @@ class Bridge:
         self._doubts: dict[str, tuple[float, frozenset[str] | None]] = {}
         """Since when, and of which entries; None stands for all of them."""
         self._suspects: set[str] = set()
+        self._echoes: dict[str, tuple[Any, asyncio.Future[None]]] = {}
+        """The last event published of each session that a caller may wait for."""
         self._connected = 0
         self._absent_since: float | None = None
         self._last_event = 0.0
 
     # --- life ---
 
-    async def open(self) -> None:
-        """Connects and attaches the relay. Takes what is there as told, unless it is known from the past what was.
-        Raises StorageError; then nothing is left."""
-        past = self._account.past
+    async def open(self, *, replayed: bool) -> None:
+        """Connects and attaches the relay. `replayed`: all that is there will be told. Otherwise it counts as told,
+        unless it is known from the past what was. Raises StorageError; then nothing is left."""
+        past = None if replayed else self._account.past
         self._suspects = set() if past is None else set(past.doubtful)
         self._loop = asyncio.get_running_loop()
         try:
-            await together(self._learn(known=past is not None), self._connect_relay())
+            await together(self._learn(known=replayed or past is not None), self._connect_relay())
         except BaseException:
             await self.closed()
             raise
@@ -156,7 +161,7 @@ class Bridge:
         self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id, {})
         for session_id in self._intents.open():
             self._doubts[session_id] = (float("-inf"), None)
-        self._watching = self._loop.create_task(self._watch())
+        self._watching = self._loop.create_task(self._watch([] if replayed else [0.0]))
 
     async def _learn(self, *, known: bool) -> None:
         await self.store.open()
@@ -174,7 +179,7 @@ class Bridge:
         left = await self.announcer.drain(FLUSH)
         if left:
             log.warning("events given up at the end", changes=left)
-        deadline = self._loop.time() + ECHO
+        deadline = self._loop.time() + LAST
         while self._loop.time() < min(deadline, self._last_event + QUIET):  # noqa: ASYNC110 # once, at the end
             await asyncio.sleep(0.01)
 
@@ -197,7 +202,19 @@ class Bridge:
         """Tells the main instance, which tells everybody."""
         if emissions:
             self._last_event = self._loop.time()
+            event = emissions[-1].event
+            self._echoes[event.session_id] = _mark(event), self._loop.create_future()
             self.announcer.publish(emissions)
+
+    async def announced(self, session_id: str) -> None:
+        """Waits until what was published of a session has come back, so that it is on its way to local subscribers;
+        not for long, and not while it cannot be told or the relay is not there."""
+        told = await self.announcer.announced(session_id)
+        mark, echo = self._echoes.get(session_id, (None, None))
+        if echo is not None and told and self._relay is not None and self._relay.connected:
+            await asyncio.wait({echo}, timeout=ECHO)
+        if mark is not None and self._echoes.get(session_id, (None, None))[0] == mark:
+            del self._echoes[session_id]
 
     async def _tell(self, payload: bytes) -> None:
         try:
@@ -219,8 +236,12 @@ class Bridge:
 
     def _hear(self, emission: Emission) -> None:
         self._last_event = self._loop.time()
-        self._heard.add(emission.event.session_id)
+        session_id = emission.event.session_id
+        self._heard.add(session_id)
         self._account.publish_locally([emission])
+        mark, echo = self._echoes.get(session_id, (None, None))
+        if echo is not None and not echo.done() and mark == _mark(emission.event):
+            echo.set_result(None)
 
     def doubt(self, session_id: str, entry_ids: frozenset[str]) -> None:
         """Remembers that something of a session may have happened without being told."""
@@ -240,12 +261,11 @@ class Bridge:
             self._connected += 1
         log.info("relay connection", state=state)
 
-    async def _watch(self) -> None:
-        passes: list[float] = []
+    async def _watch(self, passes: list[float]) -> None:
+        """`passes` are the times at which the store is compared with what was told."""
         while (present := await self._look()) is None:
             self._rebind(self._loop.time())
             await asyncio.sleep(FIRST)
-        passes = [0.0]
         while True:
             try:
                 now = self._loop.time()
@@ -335,6 +355,11 @@ class Bridge:
                 self.announcer.publish(emissions)
             else:
                 self._intents.done(session_id)
+
+
+def _mark(event: Event) -> tuple[Any, ...]:
+    """What makes an event of a session this one."""
+    return type(event), getattr(event, "entry_id", None), getattr(event, "timestamp", None)
 
 
 class _Closing:

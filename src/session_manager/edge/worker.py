@@ -165,9 +165,9 @@ class Worker:
         if config.url == self._url:
             raise InvalidConfiguration("adapter.config.url: a bridge cannot lead to the engine that it is on")
         bridge = Bridge(config, self._name, self._account, base_directory() / DATA_DIR / f"{self._file}.intents")
-        await bridge.open()
+        await bridge.open(replayed=self._serving.is_set())
         self._bridge = bridge
-        return Runtime(bridge.store, bridge.publish, limits, owns_store=False, announced=bridge.announcer.announced)
+        return Runtime(bridge.store, bridge.publish, limits, owns_store=False, announced=bridge.announced)
 
     def _register_functions(self, calls: Client) -> None:
         """Before the connection opens, so that whoever waits for the worker's name finds its functions; calls that

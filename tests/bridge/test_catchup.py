@@ -1,0 +1,253 @@
+"""The account of what subscribers were told, and what a gap makes of it."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from session_manager.catchup import Told
+from session_manager.events import EVENTS, Emission, Envelope, open_envelope
+from session_manager.intents import Intents
+from session_manager.ledger import Ledger
+from tests.stage import InProcess
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": text}], "timestamp": 1}
+
+
+class Hearing:
+    """A stage whose events are noted, except while there is a gap."""
+
+    def __init__(self, stage: InProcess, told: Told) -> None:
+        self.stage, self.told, self.gap = stage, told, False
+
+    async def start(self) -> None:
+        for kind in EVENTS:
+            await self.stage.bind(kind, {}, lambda event, kind=kind: self._hear(kind, event))  # type: ignore[misc]
+
+    def _hear(self, kind: str, event: dict[str, Any]) -> None:
+        emission = open_envelope(Envelope(kind, event, None))
+        assert emission is not None
+        if not self.gap:
+            self.told.note([emission])
+
+    async def do(self, *calls: tuple[str, dict[str, Any]]) -> None:
+        for function, payload in calls:
+            await self.stage.call(f"session::{function}", payload)
+        await self.stage.settle()
+
+    async def missing(self) -> list[Emission]:
+        """What is told after a gap."""
+        found: list[Emission] = []
+        for session_id in self.told.changed(await self.stage.store.metas()):
+            emissions = await self.told.difference(self.stage.store, session_id)
+            self.told.note(emissions)
+            found += emissions
+        return found
+
+    async def kinds(self) -> list[str]:
+        return [emission.event.trigger_type.removeprefix("session::") for emission in await self.missing()]
+
+
+class Ticking:
+    """A clock on which no two moments are the same."""
+
+    def __init__(self) -> None:
+        self._ticks = itertools.count(1_000_000)
+
+    def now(self) -> int:
+        return next(self._ticks)
+
+
+@pytest.fixture
+async def hearing(tmp_path: Path) -> Any:
+    async with InProcess({"name": "memory", "config": {}}, tmp_path, Ticking()) as stage:
+        made = Hearing(stage, Told())
+        await made.start()
+        yield made
+
+
+ENSURE = ("ensure", {"session_id": "s", "title": "t"})
+APPEND = ("append", {"session_id": "s", "entry_id": "a", "message": user("x")})
+UPDATE = ("update-message", {"session_id": "s", "entry_id": "a", "content": []})
+STATUS = ("set-status", {"session_id": "s", "status": "working", "reason": "r"})
+META = ("set-meta", {"session_id": "s", "title": "new"})
+DELETE = ("delete", {"session_id": "s"})
+
+
+async def test_nothing_is_told_again_when_nothing_was_missed(hearing: Hearing) -> None:
+    await hearing.do(ENSURE, APPEND, UPDATE, STATUS, META)
+    assert await hearing.missing() == []
+
+
+@pytest.mark.parametrize(
+    ("before", "during", "kinds"),
+    [
+        ([], [ENSURE, APPEND, STATUS], ["created", "status-changed", "message-added"]),
+        ([ENSURE], [APPEND], ["message-added"]),
+        ([ENSURE], [APPEND, UPDATE], ["message-updated"]),
+        ([ENSURE, APPEND], [UPDATE], ["message-updated"]),
+        ([ENSURE, APPEND], [STATUS], ["status-changed"]),
+        ([ENSURE, APPEND], [META], ["meta-updated"]),
+        ([ENSURE, APPEND], [DELETE], ["deleted"]),
+        ([ENSURE, APPEND], [DELETE, ENSURE, APPEND], ["deleted", "created", "message-added"]),
+        ([], [ENSURE, DELETE], []),
+    ],
+)
+async def test_what_happened_in_a_gap_is_told_and_only_that(
+    hearing: Hearing, before: list[Any], during: list[Any], kinds: list[str]
+) -> None:
+    await hearing.do(*before)
+    hearing.gap = True
+    await hearing.do(*during)
+    assert await hearing.kinds() == kinds
+    assert await hearing.kinds() == []
+
+
+async def test_what_was_missed_is_found_also_behind_a_later_event(hearing: Hearing) -> None:
+    """The record alone is as new as what was heard last, so a session heard of around the gap is looked into."""
+    await hearing.do(ENSURE)
+    hearing.gap = True
+    await hearing.do(APPEND)
+    hearing.gap = False
+    await hearing.do(("append", {"session_id": "s", "entry_id": "b", "message": user("y")}))
+    [emission] = await hearing.told.difference(hearing.stage.store, "s")
+    assert emission.event.entry_id == "a"  # type: ignore[attr-defined] # it is a message
+
+
+async def test_an_event_that_comes_while_a_session_is_read_is_not_overtaken(hearing: Hearing) -> None:
+    await hearing.do(ENSURE)
+    hearing.gap = True
+    await hearing.do(STATUS)
+    hearing.gap = False
+    store, session = hearing.stage.store, hearing.stage.store.session
+    calls = iter([hearing.do, None])
+
+    async def late(session_id: str) -> Any:
+        read = await session(session_id)
+        if (do := next(calls, None)) is not None:
+            await do(("set-status", {"session_id": "s", "status": "done"}))
+        return read
+
+    store.session = late  # type: ignore[method-assign]
+    assert await hearing.told.difference(store, "s") == ()
+
+
+async def test_the_store_as_it_was_found_counts_as_told(hearing: Hearing) -> None:
+    hearing.gap = True
+    await hearing.do(ENSURE, APPEND)
+    hearing.told.learn(await hearing.stage.store.metas())
+    assert await hearing.missing() == []
+    await hearing.do(STATUS)
+    assert await hearing.kinds() == ["status-changed", "message-added"], "recent entries may be told twice"
+
+
+def test_what_is_remembered_is_bounded_and_old_sessions_count_as_told() -> None:
+    told = Told(sessions=3, entries=3)
+    for number in range(5):
+        event = {"session_id": f"s{number}", "title": "", "description": "", "status": "idle", "created_at": number}
+        emission = open_envelope(Envelope("session::created", event, None))
+        assert emission is not None
+        told.note([emission])
+    assert list(told.sessions) == ["s2", "s3", "s4"]
+    assert told.floor == 1
+
+
+# --- kept in files ---
+
+
+@pytest.fixture
+async def noted(hearing: Hearing) -> Hearing:
+    await hearing.do(ENSURE, APPEND, STATUS)
+    return hearing
+
+
+def reopened(path: Path) -> tuple[Told, Any]:
+    told = Told()
+    ledger = Ledger(path)
+    past = ledger.open(told)
+    ledger.abandon()
+    return told, past
+
+
+async def test_after_an_orderly_end_everything_is_known_and_nothing_doubtful(noted: Hearing, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "told.db")
+    assert ledger.open(Told()) is None
+    ledger.begin(noted.told)
+    ledger.close(noted.told, clean=True)
+    told, past = reopened(tmp_path / "told.db")
+    assert (past.clean, past.doubtful) == (True, frozenset())
+    assert told.sessions["s"].status == ("working", "r")
+
+
+async def test_after_a_kill_what_was_told_since_the_last_save_is_doubtful(noted: Hearing, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "told.db")
+    ledger.open(Told())
+    ledger.begin(noted.told)
+    for number in range(3):
+        event = {"session_id": f"n{number}", "title": "", "description": "", "status": "idle", "created_at": 1}
+        emission = open_envelope(Envelope("session::created", event, {"label": number}))
+        assert emission is not None
+        ledger.note([emission])
+    ledger.abandon()  # as a kill leaves it
+    with (tmp_path / "told.since").open("ab") as file:
+        file.write(b'["torn')
+    told, past = reopened(tmp_path / "told.db")
+    assert (past.clean, past.doubtful) == (False, {"n0", "n1", "n2"})
+    assert told.sessions["n2"].metadata == {"label": 2}
+
+
+@pytest.mark.parametrize("damage", [b"not a database at all, but long enough to be looked at" * 50, b""])
+async def test_a_damaged_file_is_started_anew(noted: Hearing, tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "told.db").write_bytes(damage)
+    ledger = Ledger(tmp_path / "told.db")
+    assert ledger.open(Told()) is None
+    ledger.begin(noted.told)
+    ledger.close(noted.told, clean=True)
+    assert reopened(tmp_path / "told.db")[1].clean
+
+
+async def test_a_file_that_another_process_holds_is_done_without(noted: Hearing, tmp_path: Path) -> None:
+    holder = sqlite3.connect(tmp_path / "told.db")
+    holder.execute("PRAGMA locking_mode=EXCLUSIVE")
+    holder.execute("CREATE TABLE t (x)")
+    holder.execute("BEGIN EXCLUSIVE")
+    ledger = Ledger(tmp_path / "told.db")
+    assert ledger.open(Told()) is None
+    ledger.begin(noted.told)
+    ledger.save(noted.told)
+    ledger.close(noted.told, clean=True)
+    holder.close()
+
+
+def test_intents_that_were_not_done_outlive_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "intents"
+    first = Intents(path)
+    assert first.open() == frozenset()
+    for session_id in ("a", "b\n", "c"):
+        first.begin(session_id)
+    first.done("a")
+    first.close()
+    path.write_bytes(path.read_bytes() + b'[true,"to')
+    second = Intents(path)
+    assert second.open() == {"b\n", "c"}
+    second.done("c")
+    second.close()
+    assert Intents(path).open() == {"b\n"}
+
+
+def test_the_file_of_intents_stays_small(tmp_path: Path) -> None:
+    intents = Intents(tmp_path / "intents")
+    intents.open()
+    intents.begin("kept")
+    for number in range(60_000):
+        intents.begin(f"{number}")
+        intents.done(f"{number}")
+    intents.close()
+    assert (tmp_path / "intents").stat().st_size < 2 << 20
+    assert Intents(tmp_path / "intents").open() == {"kept"}
