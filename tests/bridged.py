@@ -13,6 +13,7 @@ from session_manager.config import Configuration
 from session_manager.dispatch import Runtime
 from session_manager.errors import SessionManagerError, StorageError
 from session_manager.events import STORE_EVENTS, Envelope, open_envelope
+from session_manager.model import encode
 from session_manager.stores.bridge import BridgeStore, MainError, MainSilent
 from tests.stage import InProcess
 
@@ -43,7 +44,7 @@ class InProcessMain:
             raise MainError("the main instance could not do it") from error
         if fault == "after":
             raise MainSilent("the main instance did not answer")
-        return json.dumps(reply).encode()
+        return encode(reply)  # as the worker writes it on the wire
 
     async def close(self) -> None:
         pass

@@ -28,14 +28,14 @@ import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 import structlog
 from msgspec import Raw, Struct
 
 from session_manager.errors import BrokenPath, StorageError
-from session_manager.model import Entry, SessionMeta, WireEntry, decode, decode_meta, encode, entry_from_wire
+from session_manager.model import Entry, Revision, Role, SessionMeta, Timestamp, decode, decode_meta, encode
 from session_manager.store import Change, Drop, Found, ListPage, ListQuery, PathPage, PathQuery, Session, View
 from session_manager.stores.memory import Kept, list_page
 from session_manager.tree import MISSING, chain
@@ -44,6 +44,8 @@ log = structlog.get_logger("session_manager.stores")
 
 S = TypeVar("S")
 T = TypeVar("T")
+
+_NULL = Raw(b"null")
 
 AT_ONCE = 32
 """Most calls of one change that are on their way at the same time."""
@@ -84,8 +86,36 @@ Doubt = Callable[[str, frozenset[str]], None]
 """Is told the session, and the entries, of a change that failed: whether it was made is not known."""
 
 
+class _WireEntry(Struct):
+    """An entry whose content is not looked into: the main instance let it in, and it goes out as it is."""
+
+    id: str
+    timestamp: Timestamp
+    parent_id: str | None = None
+    revision: Revision = 0
+    origin: Raw = _NULL
+    message: Raw = _NULL
+    custom_type: Raw = _NULL
+    data: Raw = _NULL
+    kind: Literal["message", "custom"] = "message"
+
+    def entry(self) -> Entry:
+        """Raises MsgspecError."""
+        role: Role | None = None
+        if self.kind == "message":
+            role, body = _read_role(self.message).role, bytes(self.message)
+        else:
+            body = b'{"custom_type":%b,"data":%b}' % (encode(_read_text(self.custom_type)), bytes(self.data))
+        origin = None if bytes(self.origin) == b"null" else bytes(self.origin)
+        return Entry(self.id, self.parent_id, self.timestamp, role, body, self.revision, origin)
+
+
+class _OfRole(Struct):
+    role: Role
+
+
 class _Entries(Struct):
-    entries: list[WireEntry]
+    entries: list[_WireEntry]
 
 
 class _Metas(Struct):
@@ -100,12 +130,24 @@ class _Ok(Struct):
     ok: bool
 
 
-_read_entry: Callable[[bytes], WireEntry | None] = msgspec.json.Decoder(WireEntry | None).decode
+_read_role = msgspec.json.Decoder(_OfRole).decode
+_read_text = msgspec.json.Decoder(str).decode
+_read_wire: Callable[[bytes], _WireEntry | None] = msgspec.json.Decoder(_WireEntry | None).decode
 _read_meta: Callable[[bytes], SessionMeta | None] = msgspec.json.Decoder(SessionMeta | None).decode
-_read_entries = msgspec.json.Decoder(_Entries).decode
+_read_wires = msgspec.json.Decoder(_Entries).decode
 _read_metas = msgspec.json.Decoder(_Metas).decode
 _read_leaf = msgspec.json.Decoder(_Leaf).decode
 _read_ok = msgspec.json.Decoder(_Ok).decode
+
+
+def _read_entry(reply: bytes) -> Entry | None:
+    wire = _read_wire(reply)
+    return None if wire is None else wire.entry()
+
+
+def _read_entries(reply: bytes) -> list[Entry]:
+    return [wire.entry() for wire in _read_wires(reply).entries]
+
 
 Step = list[tuple[str, Any]]
 """Calls that may be on their way at once: names of store functions and their payloads."""
@@ -168,12 +210,13 @@ class BridgeStore:
         return Session(meta, leaf)
 
     async def entry(self, session_id: str, entry_id: str) -> Entry | None:
-        wire = await self._call("get-entry", {"session_id": session_id, "entry_id": entry_id}, _read_entry)
-        return None if wire is None else entry_from_wire(wire)
+        return await self._call("get-entry", {"session_id": session_id, "entry_id": entry_id}, _read_entry)
 
     async def entries(self, session_id: str) -> list[Entry]:
-        read = await self._call("list-entries", {"session_id": session_id}, _read_entries)
-        return sorted(map(entry_from_wire, read.entries), key=lambda entry: entry.id.encode())
+        return sorted(await self._entries(session_id), key=lambda entry: entry.id.encode())
+
+    async def _entries(self, session_id: str) -> list[Entry]:
+        return await self._call("list-entries", {"session_id": session_id}, _read_entries)
 
     async def metas(self) -> list[SessionMeta]:
         """Leaves out records that cannot be read, rather than fail for all the others."""
@@ -195,14 +238,14 @@ class BridgeStore:
             page = await self._tail(query, query.after)
             if page is not None:
                 return page
-        session, entries = await together(self.session(query.session_id), self.entries(query.session_id))
+        session, entries = await together(self.session(query.session_id), self._entries(query.session_id))
         try:
             page = _kept(session, entries).path(query)
         except BrokenPath:
             page = None
         if page is None or page.found is Found.NO_ENTRY:
             session = await self.session(query.session_id)
-            page = _kept(session, await self.entries(query.session_id)).path(query)
+            page = _kept(session, await self._entries(query.session_id)).path(query)
         return page
 
     async def _tail(self, query: PathQuery, after: str) -> PathPage | None:
