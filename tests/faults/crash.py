@@ -48,10 +48,10 @@ def read(fd: int, until: float | None = None) -> bytes:
         data += part
 
 
-def check(database: Path, told: Told, only: str | None) -> list[str]:
+def check(database: Path, told: Told, *, recent: bool = False) -> list[str]:
     def work(fd: int) -> None:
         with os.fdopen(fd, "wb") as out:
-            out.write(json.dumps(asyncio.run(check_file(database, told, only))).encode())
+            out.write(json.dumps(asyncio.run(check_file(database, told, recent=recent))).encode())
 
     pid, reading = forked(work)
     answer = read(reading)
@@ -79,9 +79,10 @@ def main(directory: Path, kills: int, seed: int) -> None:
         said += read(reading)
         os.close(reading)
         told.take(said.split(b"\n"))
-        problems += check(database, told, name)
+        problems += check(database, told, recent=True)
+        told.recent.clear()
         done += 1
-    problems += check(database, told, None)
+    problems += check(database, told)
     size = database.stat().st_size
     print(json.dumps({"kills": done, "acknowledged": told.acknowledged, "problems": problems[:5], "bytes": size}))
 

@@ -12,9 +12,10 @@ import asyncio
 import json
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from session_manager.clock import RandomIds, SystemClock
 from session_manager.dispatch import Runtime, Service
@@ -27,7 +28,8 @@ TASKS = 64
 SHARED = 4
 
 Look = list[Any] | None
-"""What a session looks like: [title, status, count, [[text, revision], ...] along the active path], or None."""
+"""What a session looks like: [title, status, count, [[text, revision], ...] along the active path], or None. A draft
+stands behind the title."""
 
 Say = Callable[[dict[str, Any]], None]
 
@@ -51,15 +53,27 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "text", "text": text}], "timestamp": 0}
 
 
+class Calls(Protocol):
+    """Who answers: a service in this process, or a worker on an engine."""
+
+    async def call(self, function_id: str, payload: Any) -> Any:
+        """Raises SessionManagerError."""
+
+
+def titled(title: str, draft: str | None) -> str:
+    return title if draft is None else f"{title} / {draft}"
+
+
 class Task:
     """One caller, with one session at a time."""
 
-    def __init__(self, to: Service, say: Say, name: str, seed: int) -> None:
+    def __init__(self, to: Calls, say: Say, name: str, seed: int) -> None:
         self.to, self.say, self.name, self.random = to, say, name, random.Random(seed)
         self.made = self.said = self.texts = 0
         self.session = ""
         self.look: Look = None
         self.ids: list[str] = []
+        self.title, self.draft = "", ""
 
     def text(self) -> str:
         self.texts += 1
@@ -73,10 +87,21 @@ class Task:
         self.look = after
         return reply
 
+    def told(self, session: str, look: Look) -> None:
+        """Says what an answered call made whose session had no name before."""
+        self.say({"session": session, "n": 0, "look": look})
+        self.say({"session": session, "n": 0})
+
     async def step(self) -> None:
         if self.look is None:
             self.made += 1
-            self.session, self.ids = f"{self.name}.{self.made}", []
+            self.ids, self.title, self.draft = [], "new", ""
+            if self.random.random() < 0.2:
+                reply = await self.to.call("session::create", {"title": "new"})
+                self.session, self.look = reply["session_id"], ["new", "idle", 0, []]
+                self.told(self.session, self.look)
+                return
+            self.session = f"{self.name}.{self.made}"
             await self.call("ensure", {"title": "new"}, ["new", "idle", 0, []])
             return
         title, status, count, path = self.look
@@ -103,8 +128,14 @@ class Task:
             new = self.random.choice(("idle", "working", "done", "error"))
             await self.call("set-status", {"status": new}, [title, new, count, path])
         elif kind < 0.86:
-            new = self.text()[:40]
-            await self.call("set-meta", {"title": new, "metadata": {"owner": self.name}}, [new, status, count, path])
+            if self.random.random() < 0.3:
+                self.draft = self.text()[:40]
+                payload: dict[str, Any] = {"draft": self.draft}
+            else:
+                self.title = self.text()[:40]
+                payload = {"title": self.title, "metadata": {"owner": self.name}}
+            after = [titled(self.title, self.draft or None), status, count, path]
+            await self.call("set-draft" if "draft" in payload else "set-meta", payload, after)
         elif kind < 0.92:
             at = self.random.randrange(len(path))
             await self.call("set-active-leaf", {"entry_id": self.ids[at]}, [title, status, count, path[: at + 1]])
@@ -112,9 +143,7 @@ class Task:
         elif kind < 0.96:
             reply = await self.to.call("session::fork", {"session_id": self.session, "entry_id": self.ids[-1]})
             copied = [[text, 0] for text, _ in path]
-            look = [title, "idle", len(path), copied]
-            self.say({"session": reply["session_id"], "n": 1, "look": look})
-            self.say({"session": reply["session_id"], "n": 1})
+            self.told(reply["session_id"], [self.title, "idle", len(path), copied])
         elif len(path) > 25 or kind > 0.98:
             await self.call("delete", {}, None)
 
@@ -126,14 +155,23 @@ class Task:
         self.say({"shared": session, "text": text})
 
 
-async def run(store: Store, say: Say, name: str, seed: int, steps: int | None = None, tasks: int = TASKS) -> None:
-    """Loads an open store until it dies, or for so many steps per task. A call that fails ends its task's session."""
-    to = service(store)
+async def run(
+    to: Calls,
+    say: Say,
+    name: str,
+    seed: int,
+    *,
+    steps: int | None = None,
+    tasks: int = TASKS,
+    over: Callable[[], bool] = lambda: False,
+) -> None:
+    """Loads whoever answers until this process dies, or it is over, or for so many steps per task. A call that fails
+    ends its task's session."""
 
     async def work(number: int) -> None:
         task = Task(to, say, f"{name}.{number}", seed * 1000 + number)
         done = 0
-        while steps is None or done < steps:
+        while not over() and (steps is None or done < steps):
             done += 1
             try:
                 await (task.shared() if task.random.random() < 0.15 else task.step())
@@ -164,6 +202,8 @@ class Told:
         """Per session: as after the last answered call, and as after the one on its way, if there is one."""
         self.answered: dict[str, bool] = {}
         self.shared: dict[str, set[str]] = {}
+        self.recent: set[str] = set()
+        """Sessions spoken of since somebody cleared this."""
         self.acknowledged = 0
         self._waiting: dict[str, tuple[int, Look]] = {}
 
@@ -173,6 +213,7 @@ class Told:
                 said = json.loads(line)
             except ValueError:
                 continue  # cut off: nobody was told
+            self.recent.add(said.get("shared") or said["session"])
             if "shared" in said:
                 self.shared.setdefault(said["shared"], set()).add(said["text"])
                 self.acknowledged += 1
@@ -197,46 +238,48 @@ async def look(store: Store, session: str) -> Look:
     if page.meta is None:
         return None
     shown = [[text_of(entry.body), entry.revision] for entry in page.entries if entry.role is not None]
-    return [page.meta.title, page.meta.status, page.meta.message_count, shown]
+    return [titled(page.meta.title, page.meta.draft), page.meta.status, page.meta.message_count, shown]
 
 
-async def problems(store: Store, told: Told, only: str | None = None) -> list[str]:
-    """How an open store differs from what callers were told; only sessions of one run, if that is named."""
+async def problems(
+    look: Callable[[str], Awaitable[Look]], there: Iterable[str], told: Told, *, recent: bool = False
+) -> list[str]:
+    """How what is stored differs from what callers were told; only of the sessions spoken of lately, if so wanted.
+    `there` are the sessions that have a record."""
     found: list[str] = []
     for session, looks in told.looks.items():
-        if only is None or session.startswith(f"{only}."):
-            has = await look(store, session)
+        if not recent or session in told.recent:
+            has = await look(session)
             if has not in looks:
                 found.append(f"{session} looks like {str(has)[:300]}, was told {str(looks)[:300]}")
     for session, texts in told.shared.items():
-        if only is None or session.endswith(f".{only}"):
-            has = await look(store, session)
+        if not recent or session in told.recent:
+            has = await look(session)
             path = [] if has is None else [text for text, _ in has[3]]
             if missing := texts - set(path):
                 found.append(f"{session} lacks {len(missing)} acknowledged messages")
             if has is not None and has[2] != len(path):
                 found.append(f"{session} counts {has[2]} messages and shows {len(path)}")
-    for meta in await store.metas():
-        if meta.session_id not in told.looks and meta.session_id not in told.shared and only is None:
-            has = await look(
-                store, meta.session_id
-            )  # a fork or a session that nobody was told of, yet it must be whole
+    for session in there:
+        if session not in told.looks and session not in told.shared and not recent:
+            has = await look(session)  # a fork or a session that nobody was told of, yet it must be whole
             if has is not None and has[2] != len(has[3]):
-                found.append(f"{meta.session_id} is not whole")
+                found.append(f"{session} is not whole")
     return found
 
 
 async def load_file(database: Path, fd: int, name: str, seed: int, steps: int | None) -> None:
     store = SqliteStore(database)
     await store.open()
-    await run(store, writer(fd), name, seed, steps)
+    await run(service(store), writer(fd), name, seed, steps=steps)
     await store.close()
 
 
-async def check_file(database: Path, told: Told, only: str | None = None) -> list[str]:
+async def check_file(database: Path, told: Told, *, recent: bool = False) -> list[str]:
     store = SqliteStore(database)
     await store.open()
     try:
-        return await problems(store, told, only)
+        there = [meta.session_id for meta in await store.metas()]
+        return await problems(partial(look, store), there, told, recent=recent)
     finally:
         await store.close()
