@@ -93,6 +93,11 @@ class StorageError(CodedError):
         self.why = why
 
 
+class Unready(StorageError):
+    """The store cannot be used for a reason that may pass by itself: another process has it, or what it stands on is
+    not there yet."""
+
+
 class BrokenPath(StorageError):
     """The chain from a leaf does not reach a root."""
 

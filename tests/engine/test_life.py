@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import signal
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,9 @@ from typing import Any
 import pytest
 from iii.errors import InvocationError
 
-from tests.engine.conftest import Connect, Place, Serve, Sink, user
+from session_manager.stores.holder import Holder
+from tests.dev.client import eventually
+from tests.engine.conftest import SQLITE, Connect, Place, Serve, Sink, user
 from tests.engines import free_port
 from tests.sdk import call
 
@@ -29,7 +34,7 @@ def test_without_an_engine_it_says_so_in_one_line_and_exits(serve: Serve, url: s
     port = free_port()
     worker = serve(url.format(port=port), "--patience", "0.5")
     assert worker.wait(10) == 1
-    (line,) = worker.said().splitlines()
+    (line,) = worker.said().splitlines()  # half a second is not worth a line of its own
     assert line.startswith(why.format(port=port))
 
 
@@ -37,11 +42,64 @@ async def test_an_engine_that_comes_later_is_waited_for(place: Place, serve: Ser
     place.kill()
     try:
         worker = serve(place.url)
-        await asyncio.sleep(0.5)
+        await eventually(lambda: f"reason='no engine at {place.url}: " in worker.said())
     finally:
         place.start()
     client = await connect(place.url)
     await worker.ready(client)
+
+
+NEWER = "PRAGMA user_version = 99; PRAGMA application_id = 0x53455353; CREATE TABLE t (a)"
+
+INCURABLE: dict[str, tuple[Any, str]] = {
+    "a database of a newer program": (SQLITE, "the database has schema version 99"),
+    "a file that is no database": (SQLITE, "session/storage: the database failed (SQLITE_NOTADB)"),
+    "a directory instead of a file": (SQLITE, "session/storage: the database failed"),
+    "a file instead of a directory": (
+        {"adapter": {"name": "fs", "config": {"data_dir": "sessions.db/data"}}},
+        "session/storage: the data directory failed (File exists)",
+    ),
+    "a bridge to no URL": (
+        {"adapter": {"name": "bridge", "config": {"url": "over there"}}},
+        "adapter.config.url: 'over there' is no WebSocket URL",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INCURABLE)
+def test_what_waiting_does_not_cure_is_not_waited_for(name: str, url: str, serve: Serve, tmp_path: Path) -> None:
+    value, why = INCURABLE[name]
+    database = tmp_path / "worker" / "sessions.db"
+    database.parent.mkdir()
+    if "newer" in name:
+        with contextlib.closing(sqlite3.connect(database)) as db:
+            db.executescript(NEWER)
+    elif "a directory instead" in name:
+        database.mkdir()
+    else:
+        database.write_bytes(b"no database " * 100)
+    before = None if database.is_dir() else database.read_bytes()
+    worker = serve(url, "--patience", "60", value=value)
+    assert worker.wait(20) == 1
+    assert worker.said().splitlines()[-1].startswith("session-manager: ")
+    assert why in worker.said().splitlines()[-1]
+    assert "Traceback" not in worker.said()
+    assert database.is_dir() or database.read_bytes() == before
+
+
+async def test_a_database_that_another_process_has_is_waited_for(
+    url: str, serve: Serve, connect: Connect, tmp_path: Path
+) -> None:
+    (tmp_path / "worker").mkdir()
+    holder = Holder(tmp_path / "worker" / "sessions.db.lock", "database")
+    holder.acquire()
+    started = time.monotonic()
+    worker = serve(url)
+    await eventually(lambda: "waiting" in worker.said())
+    assert f"in use by another process (pid {os.getpid()})" in worker.said()
+    assert time.monotonic() - started < 15, "it is told at once, not when its patience ends"
+    holder.release()
+    await worker.ready(await connect(url))
 
 
 async def test_who_sees_the_workers_name_can_call_its_functions(url: str, serve: Serve, connect: Connect) -> None:

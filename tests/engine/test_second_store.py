@@ -51,7 +51,7 @@ async def test_a_successor_waits_for_its_predecessor(url: str, serve: Serve, con
     await first.ready(client)
     await call(client, "session::ensure", {"session_id": "s", "title": "kept"})
     second = serve(url, config_id=first.config_id, value=None)
-    while "not started yet" not in second.said():
+    while "waiting" not in second.said():
         assert second.process is not None
         assert second.process.poll() is None, second.said()
         await call(client, "session::get", {"session_id": "s"})

@@ -32,6 +32,9 @@ Handler = Callable[[Any], Awaitable[Any]]
 RECONNECT = ReconnectionConfig(initial_delay_ms=250, max_delay_ms=5000)
 """An engine that restarts is found again within seconds; the SDK's own cap is 30 s."""
 
+PASSING = frozenset({"TIMEOUT", "function_not_found", "invocation_stopped", "SHUTDOWN"})
+"""Codes of an InvocationError of which nobody is to blame who was called: the same call may succeed later."""
+
 __all__ = ["Client", "EngineError", "InvocationError", "NameTaken", "TriggerHandler", "Undelivered", "own_name"]
 
 
@@ -49,19 +52,34 @@ def own_name(default: str) -> str:
     return os.environ.pop("III_WORKER_NAME", None) or os.environ.get("SESSION_MANAGER_NAME") or default
 
 
-def probe(url: str, seconds: float) -> None:
-    """Waits until something listens at the URL. Raises EngineError: the SDK itself would retry for ever."""
-    parts = urlsplit(url)
+def address(url: str) -> tuple[str, int]:
+    """Host and port. Raises EngineError when it is no WebSocket URL."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
         raise EngineError(f"{url!r} is no WebSocket URL")
-    address = (parts.hostname, parts.port or (443 if parts.scheme == "wss" else 80))
+    return parts.hostname, port or (443 if parts.scheme == "wss" else 80)
+
+
+def probe(url: str, seconds: float) -> None:
+    """Waits until something listens at the URL. Raises EngineError: the SDK itself would retry for ever."""
+    target = address(url)
     deadline = time.monotonic() + seconds
+    told = False
     while True:
         try:
-            socket.create_connection(address, timeout=2).close()
+            socket.create_connection(target, timeout=2).close()
         except OSError as error:
-            if time.monotonic() > deadline:
-                raise EngineError(f"no engine at {url}: {error.strerror or error}") from None
+            why = f"no engine at {url}: {error.strerror or error}"
+            left = deadline - time.monotonic()
+            if left < 0:
+                raise EngineError(why) from None
+            if not told and left > 1:
+                log.warning("waiting", reason=why, seconds=round(left))
+                told = True
             time.sleep(0.1)
         else:
             return

@@ -27,10 +27,19 @@ from session_manager.dispatch import Runtime, Service
 from session_manager.edge.absence import HOPE, Absence
 from session_manager.edge.account import Account
 from session_manager.edge.bridge import Bridge
-from session_manager.edge.client import Client, EngineError, InvocationError, NameTaken, TriggerHandler, probe
+from session_manager.edge.client import (
+    PASSING,
+    Client,
+    EngineError,
+    InvocationError,
+    NameTaken,
+    TriggerHandler,
+    address,
+    probe,
+)
 from session_manager.edge.configuration import ConfigurationEntry, Unavailable
 from session_manager.edge.extras import ExtraFunction, Extras
-from session_manager.errors import SessionManagerError
+from session_manager.errors import SessionManagerError, StorageError, Unready
 from session_manager.functions import FUNCTIONS, Function
 from session_manager.hub import Hub
 from session_manager.model import JsonObject
@@ -132,7 +141,8 @@ class Worker:
             self._configurator = Configurator(self._entry.fetch, self, self._account.publish_locally, self._backlog)
             runtime = await self._configurator.start()
         except InvocationError as error:
-            raise EngineError(f"the configuration cannot be registered: {error}") from None
+            kind = EngineError if error.code in PASSING else InvalidConfiguration
+            raise kind(f"the configuration cannot be registered: {error}") from None
         except Unavailable as error:
             raise EngineError(str(error)) from None
         except InvalidConfiguration as error:
@@ -164,8 +174,15 @@ class Worker:
     async def _build_bridge(self, config: BridgeConfig, limits: Limits) -> Runtime:
         if config.url == self._url:
             raise InvalidConfiguration("adapter.config.url: a bridge cannot lead to the engine that it is on")
+        try:
+            address(config.url)
+        except EngineError as error:
+            raise InvalidConfiguration(f"adapter.config.url: {error}") from None
         bridge = Bridge(config, self._name, self._account, base_directory() / DATA_DIR / f"{self._file}.intents")
-        await bridge.open(replayed=self._serving.is_set())
+        try:
+            await bridge.open(replayed=self._serving.is_set())
+        except StorageError as error:
+            raise Unready(error.why) from error
         self._bridge = bridge
         return Runtime(bridge.store, bridge.publish, limits, owns_store=False, announced=bridge.announced)
 
@@ -430,18 +447,20 @@ async def _at_most(awaitable: Any, seconds: float) -> None:
 def start(url: str, name: str, seed: JsonObject | None, patience: float, extras: Extras | None = None) -> Worker:
     """Starts the worker. Waits so many seconds for the engine, and tries again for as long where it fails or a name, a
     function or the database is still held by another: an engine can hold on to a dead connection, and a predecessor
-    may be shutting down. Raises EngineError, InvalidConfiguration or StorageError."""
+    may be shutting down. What waiting does not cure it does not wait for: a configuration that is not valid, a store
+    that cannot be opened. Raises EngineError, InvalidConfiguration or StorageError."""
     probe(url, patience)
     deadline, pause = time.monotonic() + patience, 0.25
     while True:
         worker = Worker(url, name, seed, extras or Extras())
         try:
             worker.start()
-        except (EngineError, SessionManagerError) as error:
-            if time.monotonic() + pause > deadline:
+        except (EngineError, Unready) as error:
+            left = deadline - time.monotonic()
+            if left <= 0:
                 raise
-            log.warning("not started yet", reason=str(error))
-            time.sleep(pause)
+            log.warning("waiting", reason=str(error), seconds=round(left))
+            time.sleep(min(pause, left))
             pause = min(pause * 2, 4.0)
         else:
             return worker

@@ -6,7 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from session_manager.errors import StorageError
+from session_manager.errors import Unready
 
 
 class Holder:
@@ -18,14 +18,14 @@ class Holder:
         self._fd: int | None = None
 
     def acquire(self) -> None:
-        """Raises StorageError when another process has it, OSError when there can be no such file."""
+        """Raises Unready when another process has it, OSError when there can be no such file."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             holder = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
             os.close(fd)
-            raise StorageError(f"the {self._what} is in use by another process (pid {holder})") from None
+            raise Unready(f"the {self._what} is in use by another process (pid {holder})") from None
         os.ftruncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
         self._fd = fd

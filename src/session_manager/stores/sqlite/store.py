@@ -18,7 +18,7 @@ from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import structlog
 
-from session_manager.errors import StorageError
+from session_manager.errors import StorageError, Unready
 from session_manager.model import Entry, SessionMeta
 from session_manager.store import Change, Drop, ListPage, ListQuery, PathPage, PathQuery, Session, View
 from session_manager.stores.directories import prepare_directory
@@ -393,4 +393,5 @@ def _translated(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 def _storage_error(error: sqlite3.Error | OSError) -> StorageError:
     kind = getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None) or type(error).__name__
     log.warning("the database failed", kind=kind, error=str(error))
-    return StorageError(f"the database failed ({kind})")
+    failed = Unready if kind.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")) else StorageError
+    return failed(f"the database failed ({kind})")
