@@ -24,9 +24,12 @@ BRIDGE = {"name": "bridge", "config": {"url": "ws://main.invalid"}}
 class InProcessMain:
     """The way to a main instance that is a stage in the same process."""
 
-    def __init__(self, main: InProcess) -> None:
-        self.main = main
+    def __init__(self, main: InProcess, *, hints: bool = True) -> None:
+        """Without `hints` it is one that knows of none, as the workers of others are."""
+        self.main, self.hints = main, hints
         self.calls: list[str] = []
+        self.came = 0
+        """Bytes of all replies."""
         self.fault: Callable[[str], str | None] = lambda function_id: None
         """What befalls a call: nothing, "before" (it never arrives) or "after" (it is done, and nobody is told)."""
 
@@ -38,13 +41,18 @@ class InProcessMain:
         fault = self.fault(function_id)
         if fault == "before":
             raise MainError("the main instance's engine cannot be reached")
+        asked = json.loads(payload)
+        if not self.hints:
+            asked.pop("hint", None)
         try:
-            reply = await self.main.call(function_id, json.loads(payload))
+            reply = await self.main.call(function_id, asked)
         except SessionManagerError as error:
             raise MainError("the main instance could not do it") from error
         if fault == "after":
             raise MainSilent("the main instance did not answer")
-        return encode(reply)  # as the worker writes it on the wire
+        wire = encode(reply)  # as the worker writes it
+        self.came += len(wire)
+        return wire
 
     async def close(self) -> None:
         pass
@@ -54,8 +62,9 @@ class Bridged(InProcess):
     """A Stage whose storage is another stage's. The store protocol and its feed are the main's business, as they are
     for whoever talks to the two engines."""
 
-    def __init__(self, base: Path, main: InProcess | None = None, **options: Any) -> None:
+    def __init__(self, base: Path, main: InProcess | None = None, *, hints: bool = True, **options: Any) -> None:
         super().__init__(BRIDGE, base, **options)
+        self._hints = hints
         self.main = main or InProcess(MAIN, base / "main")
         self._owns_main = main is None
         self.time = 0.0
@@ -76,7 +85,7 @@ class Bridged(InProcess):
     async def build(self, configuration: Configuration) -> Runtime:
         if configuration.adapter.name != "bridge":
             return await super().build(configuration)
-        self.way = InProcessMain(self.main)
+        self.way = InProcessMain(self.main, hints=self._hints)
         store = BridgeStore(self.way, monotonic=lambda: self.time)
         await store.open()
         self.announcer = Announcer(self._tell, lambda session_id, entries: None, Bounds())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.bridged import BRIDGE, Bridged
+from tests.bridged import Bridged
 from tests.stage import InProcess
 
 ADAPTERS: dict[str, dict[str, Any]] = {
@@ -18,12 +18,15 @@ ADAPTERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=[*sorted(ADAPTERS), "bridge"])
-def adapter(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return ADAPTERS.get(request.param, BRIDGE)
+BRIDGES = {"bridge": True, "bridge-unhinted": False}
+"""Whether the main instance takes hints."""
 
 
-@pytest.fixture
-async def stage(adapter: dict[str, Any], tmp_path: Path) -> AsyncIterator[InProcess]:
-    async with Bridged(tmp_path) if adapter is BRIDGE else InProcess(adapter, tmp_path) as made:
+@pytest.fixture(params=[*sorted(ADAPTERS), *BRIDGES])
+async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[InProcess]:
+    if request.param in BRIDGES:
+        async with Bridged(tmp_path, hints=BRIDGES[request.param]) as bridged:
+            yield bridged
+        return
+    async with InProcess(ADAPTERS[request.param], tmp_path) as made:
         yield made

@@ -55,7 +55,7 @@ class Service:
 
     async def answer(self, function: Function, payload: Any) -> Any:
         """The reply as something to be encoded: a reply struct, or plain values with stored JSON in them as it is."""
-        request = await read(function.request, payload)
+        request = await read(function.read_as or function.request, payload)
         runtime = self.runtime
         # A reload waits for the calls on the store that it replaces, so it must not be one of them.
         store = 0 if function.kind is Kind.SETTINGS else id(runtime.store)

@@ -101,8 +101,9 @@ class Unready(StorageError):
 class BrokenPath(StorageError):
     """The chain from a leaf does not reach a root."""
 
-    def __init__(self, session_id: str, entry_id: str, why: str) -> None:
-        super().__init__(f"the path of session {session_id!r} is broken at entry {entry_id!r}: {why}")
+    def __init__(self, session_id: str, entry_id: str, how: str) -> None:
+        super().__init__(f"the path of session {session_id!r} is broken at entry {entry_id!r}: {how}")
+        self.entry_id, self.how = entry_id, how
 
 
 class NotServed(SessionManagerError):

@@ -11,16 +11,21 @@ from typing import Any
 
 import pytest
 
-from session_manager.errors import SessionManagerError, StorageError
+from session_manager.door import MAX_ID, MAX_RECORD
+from session_manager.errors import BrokenPath, MalformedRequest, SessionManagerError, StorageError
 from session_manager.events import EVENTS
 from session_manager.model import Entry, SessionMeta
 from session_manager.store import Change, Found, PathQuery
-from session_manager.stores.bridge import PROBE, BridgeStore, MainError, MainSilent
+from session_manager.stores.bridge import PROBE, WHOLE_BYTES, WHOLE_ENTRIES, BridgeStore, MainError, MainSilent
 from tests.bridged import Bridged, InProcessMain
 from tests.stage import InProcess
 
-APPEND = ["put-entry", "set-active-leaf", "put-meta"]
-"""The calls that write an append."""
+APPEND = [(True, "put-entry"), (False, "put-entry"), (False, "set-active-leaf"), (False, "put-meta")]
+"""The calls that write an append: one to a main instance that takes hints, three to another."""
+
+on_append = pytest.mark.parametrize(("bridge", "name"), APPEND, indirect=["bridge"])
+unhinted = pytest.mark.parametrize("bridge", [False], indirect=True, ids=["unhinted"])
+either = pytest.mark.parametrize("bridge", [True, False], indirect=True, ids=["hinted", "unhinted"])
 
 
 def user(text: str) -> dict[str, Any]:
@@ -28,8 +33,8 @@ def user(text: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def bridge(tmp_path: Path) -> AsyncIterator[Bridged]:
-    async with Bridged(tmp_path) as made:
+async def bridge(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bridged]:
+    async with Bridged(tmp_path, hints=getattr(request, "param", True)) as made:
         yield made
 
 
@@ -75,7 +80,7 @@ async def count(stage: InProcess, session_id: str = "s") -> int:
 
 
 @pytest.mark.parametrize("fault", ["before", "after"])
-@pytest.mark.parametrize("name", APPEND)
+@on_append
 async def test_an_append_that_failed_is_made_whole_by_a_retry(bridge: Bridged, name: str, fault: str) -> None:
     await bridge.call("session::ensure", {"session_id": "s"})
     await append(bridge, "a")
@@ -92,7 +97,7 @@ async def test_an_append_that_failed_is_made_whole_by_a_retry(bridge: Bridged, n
 
 
 @pytest.mark.parametrize("fault", ["before", "after"])
-@pytest.mark.parametrize("name", APPEND)
+@on_append
 async def test_another_change_does_not_build_on_one_that_failed(bridge: Bridged, name: str, fault: str) -> None:
     await bridge.call("session::ensure", {"session_id": "s"})
     await append(bridge, "a")
@@ -110,7 +115,7 @@ async def test_another_change_does_not_build_on_one_that_failed(bridge: Bridged,
 
 
 @pytest.mark.parametrize("fault", ["before", "after"])
-@pytest.mark.parametrize("name", APPEND)
+@on_append
 async def test_a_retry_heals_also_when_the_bridge_died_in_between(bridge: Bridged, name: str, fault: str) -> None:
     await bridge.call("session::ensure", {"session_id": "s"})
     await append(bridge, "a")
@@ -120,11 +125,11 @@ async def test_a_retry_heals_also_when_the_bridge_died_in_between(bridge: Bridge
         await append(bridge, "b")
     await bridge.restart()
     assert (await append(bridge, "b"))["entry_id"] == "b"
-    if (name, fault) != ("set-active-leaf", "before"):  # the record counts the entry: nobody can tell it from a switch
-        assert await path(bridge.main) == ["a", "b"]
+    assert await path(bridge.main) == ["a", "b"]
     assert await count(bridge.main) == 2
 
 
+@unhinted
 async def test_what_others_built_on_a_failed_append_stays_where_it_is(bridge: Bridged) -> None:
     await bridge.call("session::ensure", {"session_id": "s"})
     await append(bridge, "a")
@@ -184,12 +189,13 @@ async def test_a_deletion_that_failed_can_be_asked_for_again(bridge: Bridged, na
 
 
 @pytest.mark.parametrize("seed", range(40))
-async def test_whatever_fails_retries_come_to_what_would_have_been(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("hints", [True, False], ids=["hinted", "unhinted"])
+async def test_whatever_fails_retries_come_to_what_would_have_been(tmp_path: Path, seed: int, *, hints: bool) -> None:
     """Random changes, random faults, each change retried until it is acknowledged: the same as without faults."""
     chance = random.Random(seed)
     (tmp_path / "plain").mkdir()
     async with (
-        Bridged(tmp_path) as bridge,
+        Bridged(tmp_path, hints=hints) as bridge,
         InProcess({"name": "memory", "config": {}}, tmp_path / "plain") as plain,
     ):
         heard, expected = await Heard(bridge).listen(), await Heard(plain).listen()
@@ -260,13 +266,13 @@ async def contents(stage: InProcess, session_id: str) -> Any:
 @pytest.mark.parametrize(
     ("function", "payload", "named"),
     [
-        ("get", {"session_id": "s"}, "get-meta"),
+        ("get", {"session_id": "s"}, "get-active-leaf"),
         ("list", {}, "list-metas"),
-        ("messages", {"session_id": "s"}, "get-meta"),
+        ("messages", {"session_id": "s"}, "list-entries"),
         ("get-message", {"session_id": "s", "entry_id": "a"}, "get-entry"),
-        ("append", {"session_id": "s", "message": user("x")}, "get-meta"),
+        ("append", {"session_id": "s", "message": user("x")}, "get-active-leaf"),
         ("create", {}, "put-meta"),
-        ("fork", {"session_id": "s", "entry_id": "a"}, "get-meta"),
+        ("fork", {"session_id": "s", "entry_id": "a"}, "list-entries"),
     ],
 )
 async def test_without_the_main_instance_every_call_fails_and_names_the_store_function(
@@ -318,7 +324,7 @@ async def test_after_a_silence_calls_fail_at_once_until_it_is_time_to_try_again(
 
 
 async def test_a_store_that_the_main_instance_does_not_serve_cannot_be_opened() -> None:
-    with pytest.raises(StorageError, match="get-meta"):
+    with pytest.raises(StorageError, match="get-active-leaf"):
         await BridgeStore(Scripted(MainError("no main instance serves it"))).open()
 
 
@@ -328,8 +334,8 @@ async def test_a_store_that_the_main_instance_does_not_serve_cannot_be_opened() 
 class Slow(InProcessMain):
     """Counts rounds: calls that are on their way together share one."""
 
-    def __init__(self, main: InProcess) -> None:
-        super().__init__(main)
+    def __init__(self, main: InProcess, *, hints: bool) -> None:
+        super().__init__(main, hints=hints)
         self.rounds: list[list[str]] = []
         self._round: asyncio.Event | None = None
 
@@ -350,8 +356,10 @@ class Slow(InProcessMain):
 
 async def rounds(bridge: Bridged, function: str, **payload: Any) -> list[list[str]]:
     """The store calls of a function, those made together side by side."""
-    slow = Slow(bridge.main)
+    slow = Slow(bridge.main, hints=bridge.way.hints)
     store = BridgeStore(slow)
+    await store.open()
+    slow.rounds.clear()
     bridge.service.runtime = type(bridge.service.runtime)(
         store, lambda emissions: None, bridge.service.runtime.limits, owns_store=False
     )
@@ -359,50 +367,193 @@ async def rounds(bridge: Bridged, function: str, **payload: Any) -> list[list[st
     return [sorted(names) for names in slow.rounds]
 
 
-async def test_an_append_makes_three_rounds(bridge: Bridged) -> None:
+async def test_an_append_makes_two_calls(bridge: Bridged) -> None:
     await bridge.call("session::ensure", {"session_id": "s"})
-    assert await rounds(bridge, "append", session_id="s", message=user("x")) == [
-        ["get-active-leaf", "get-meta"],
-        ["put-entry"],
-        ["put-meta", "set-active-leaf"],
-    ]
+    made = await rounds(bridge, "append", session_id="s", message=user("x"))
+    assert made == [["get-active-leaf"], ["put-entry"]]
 
 
-async def test_a_batch_makes_as_many_rounds_as_one_append(bridge: Bridged) -> None:
+async def test_a_batch_makes_as_many_calls_as_one_append(bridge: Bridged) -> None:
     await bridge.call("session::ensure", {"session_id": "s"})
     made = await rounds(bridge, "append-many", session_id="s", messages=[user("x")] * 20)
-    assert made == [["get-active-leaf", "get-meta"], ["put-entry"] * 20, ["put-meta", "set-active-leaf"]]
+    assert made == [["get-active-leaf"], ["put-entry"]]
 
 
-async def test_an_update_writes_entry_and_record_at_once(bridge: Bridged) -> None:
+async def test_an_update_is_written_in_one_call(bridge: Bridged) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    await append(bridge, "a")
+    made = await rounds(bridge, "update-message", session_id="s", entry_id="a", content=[])
+    assert made == [["get-active-leaf"], ["get-entry"], ["put-entry"]]
+
+
+@pytest.mark.parametrize(("messages", "size"), [(WHOLE_ENTRIES + 1, 1), (1, WHOLE_BYTES)])
+async def test_a_change_that_is_too_big_for_one_call_makes_several(bridge: Bridged, messages: int, size: int) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    made = await rounds(bridge, "append-many", session_id="s", messages=[user("x" * size)] * messages)
+    assert [name for names in made for name in names].count("put-entry") == messages
+    assert made[-2:] == [["set-active-leaf"], ["put-meta"]]
+    assert len(await path(bridge.main)) == min(messages, 500)
+
+
+async def test_a_page_is_read_in_one_call(bridge: Bridged) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    await append(bridge, "a")
+    assert await rounds(bridge, "messages", session_id="s") == [["list-entries"]]
+
+
+@unhinted
+async def test_without_hints_an_append_makes_four_rounds_and_writes_the_record_last(bridge: Bridged) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    made = await rounds(bridge, "append-many", session_id="s", messages=[user("x")] * 20)
+    assert made == [["get-active-leaf", "get-meta"], ["put-entry"] * 20, ["set-active-leaf"], ["put-meta"]]
+
+
+@unhinted
+async def test_without_hints_an_update_writes_entry_and_record_at_once(bridge: Bridged) -> None:
     await bridge.call("session::ensure", {"session_id": "s"})
     await append(bridge, "a")
     made = await rounds(bridge, "update-message", session_id="s", entry_id="a", content=[])
     assert made == [["get-active-leaf", "get-meta"], ["get-entry"], ["put-entry", "put-meta"]]
 
 
-async def test_a_page_is_read_in_one_round(bridge: Bridged) -> None:
+@unhinted
+async def test_without_hints_a_page_is_read_in_one_round(bridge: Bridged) -> None:
     await bridge.call("session::ensure", {"session_id": "s"})
     await append(bridge, "a")
     assert await rounds(bridge, "messages", session_id="s") == [["get-active-leaf", "get-meta", "list-entries"]]
 
 
+@either
 async def test_a_deletion_removes_the_record_last(bridge: Bridged) -> None:
     await bridge.call("session::ensure", {"session_id": "s"})
     made = await rounds(bridge, "delete", session_id="s")
     assert made[1:] == [["delete-active-leaf", "delete-entries"], ["delete-meta"]]
 
 
-async def test_a_fork_becomes_visible_last(bridge: Bridged) -> None:
+@unhinted
+async def test_without_hints_a_fork_becomes_visible_last(bridge: Bridged) -> None:
     await bridge.call("session::ensure", {"session_id": "s"})
     await append(bridge, "a")
     made = await rounds(bridge, "fork", session_id="s", entry_id="a")
     assert made[-1] == ["put-meta"]
 
 
+# --- hints ---
+
+
+async def test_a_page_brings_over_its_own_entries_and_no_others(bridge: Bridged) -> None:
+    """Of a session of 1,000 entries and of 1,000 sessions."""
+    await bridge.call("session::ensure", {"session_id": "s"})
+    for _ in range(10):
+        await bridge.call("session::append-many", {"session_id": "s", "messages": [user("x" * 100)] * 100})
+    for number in range(1000):
+        await bridge.main.call("session::ensure", {"session_id": f"t{number}", "title": "x" * 100})
+    for asked in ({"session_id": "s"}, {"session_id": "s", "after_entry_id": (await path(bridge))[99]}):
+        bridge.way.came = 0
+        page = await bridge.call("session::messages", {**asked, "limit": 50})
+        assert len(page["messages"]) == 50
+        assert bridge.way.came < 50 * 400
+    bridge.way.came = 0
+    assert len((await bridge.call("session::list", {"limit": 50}))["sessions"]) == 50
+    assert bridge.way.came < 50 * 400
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_main_instance_may_be_replaced_by_one_that_knows_no_hints_and_back(tmp_path: Path, first: bool) -> None:
+    async with Bridged(tmp_path, hints=first) as bridge:
+        await bridge.call("session::ensure", {"session_id": "s"})
+        for number, hints in enumerate([first, not first, first, not first]):
+            bridge.way.hints = hints
+            await append(bridge, f"e{number}")
+            assert await path(bridge) == await path(bridge.main) == [f"e{before}" for before in range(number + 1)]
+            bridge.way.hints = not hints
+            assert await path(bridge) == await path(bridge.main)
+            assert await count(bridge) == number + 1
+            assert len((await bridge.call("session::list", {}))["sessions"]) == 1
+
+
+async def test_an_append_to_a_main_instance_that_was_just_replaced_is_whole(bridge: Bridged) -> None:
+    """It takes the entry and leaves the hint alone."""
+    await bridge.call("session::ensure", {"session_id": "s"})
+
+    def replaced(function_id: str) -> None:
+        if function_id.endswith("put-entry"):
+            bridge.way.hints = False
+
+    bridge.way.fault = replaced
+    await append(bridge, "a")
+    assert await path(bridge.main) == ["a"]
+    assert await count(bridge.main) == 1
+
+
+async def test_a_broken_path_is_told_as_the_main_instance_tells_it(bridge: Bridged) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    entry = {"kind": "message", "id": "a", "parent_id": "nobody", "timestamp": 1, "message": user("x")}
+    await bridge.call("session::store::put-entry", {"session_id": "s", "entry": entry})
+    await bridge.call("session::store::set-active-leaf", {"session_id": "s", "entry_id": "a"})
+    texts = []
+    for stage in (bridge, bridge.main):
+        with pytest.raises(BrokenPath) as caught:
+            await stage.call("session::messages", {"session_id": "s"})
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+
+
+GOOD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "list-entries": ({"session_id": "s"}, {"limit": 1}),
+    "list-metas": ({}, {"limit": 1}),
+    "get-active-leaf": ({"session_id": "s"}, {}),
+    "put-entry": (
+        {
+            "session_id": "s",
+            "entry": {"kind": "message", "id": "a", "parent_id": None, "timestamp": 1, "message": user("a")},
+        },
+        {"leaf": "a"},
+    ),
+}
+"""Requests that may have a hint, and hints that are understood."""
+
+BAD: dict[str, list[Any]] = {
+    "list-entries": [{"limit": 0}, {"roles": ["nobody"]}, {"after": 1}],
+    "list-metas": [{"limit": -1}, {"order": "random"}, {"after": [1]}],
+    "get-active-leaf": [{"meta": True}],
+    "put-entry": [
+        {"leaf": 1},
+        {"entries": [{"id": "b"}]},
+        {"leaf": "a", "meta": {"session_id": "s"}},
+        {"leaf": "a", "meta": SessionMeta("other", "", "", "idle", 1, 1, 1).wire()},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [(name, hint) for name in GOOD for hint in [*BAD[name], None, 1, "x", [], {**GOOD[name][1], "unknown": 1}]],
+)
+async def test_a_hint_that_is_not_understood_is_ignored(bridge: Bridged, name: str, hint: Any) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    for id_ in ("a", "b"):
+        await append(bridge, id_)
+    asked = GOOD[name][0]
+    plain = await bridge.main.call(f"session::store::{name}", asked)
+    assert await bridge.main.call(f"session::store::{name}", {**asked, "hint": hint}) == plain
+    assert await path(bridge) == ["a", "b"]
+    assert "hinted" in await bridge.main.call(f"session::store::{name}", {**asked, "hint": GOOD[name][1]})
+
+
+async def test_what_is_too_long_does_not_come_in_with_a_hint(bridge: Bridged) -> None:
+    asked, _ = GOOD["put-entry"]
+    meta = SessionMeta("s", "x" * (MAX_RECORD + 1), "", "idle", 1, 1, 1).wire()
+    entry = {**asked["entry"], "id": "x" * (MAX_ID + 1)}
+    for hint in ({"meta": meta}, {"entries": [entry]}):
+        with pytest.raises(MalformedRequest):
+            await bridge.main.call("session::store::put-entry", {**asked, "hint": hint})
+
+
 # --- reading while others write ---
 
 
+@unhinted
 async def test_a_path_read_while_it_grows_is_never_broken(bridge: Bridged) -> None:
     """The leaf may be newer than the entries that were read beside it."""
     await bridge.call("session::ensure", {"session_id": "s"})
@@ -419,11 +570,12 @@ async def test_a_path_read_while_it_grows_is_never_broken(bridge: Bridged) -> No
                 return await super().call(function_id, payload)
             return reply
 
-    page = await BridgeStore(Growing(bridge.main)).path(PathQuery("s"))
+    page = await BridgeStore(Growing(bridge.main, hints=False)).path(PathQuery("s"))
     assert (page.found, [entry.id for entry in page.entries]) == (Found.PATH, ["a", "b"])
 
 
-async def test_asking_for_what_is_new_in_a_long_session_reads_the_end_only(bridge: Bridged) -> None:
+@unhinted
+async def test_without_hints_asking_for_what_is_new_in_a_long_session_reads_the_end_only(bridge: Bridged) -> None:
     await bridge.call("session::ensure", {"session_id": "s"})
     sent = await bridge.call("session::append-many", {"session_id": "s", "messages": [user("x")] * 600})
     asked = {"session_id": "s", "after_entry_id": sent["last_entry_id"]}

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from session_manager.errors import SessionManagerError
 from session_manager.events import STORE_EVENTS
-from tests.conftest import ADAPTERS
+from tests.bridged import Bridged
+from tests.conftest import ADAPTERS, BRIDGES
 from tests.stage import InProcess
 
 TIMES = st.sampled_from([0, 5, 5, 6, 1000, -1])
@@ -89,17 +90,20 @@ class Stores(RuleBasedStateMachine):
         self.heard: dict[str, list[Any]] = {}
         self.cursors: list[str] = []
         self.made: list[str] = []
-        for name, adapter in ADAPTERS.items():
+        for name in (*ADAPTERS, *BRIDGES):
             (self.base / name).mkdir()
-            stage = InProcess(adapter, self.base / name, clock=self.clock, ids=Ids())
-            self.loop.run_until_complete(stage.start())
+            if name in BRIDGES:
+                stage: InProcess = Bridged(self.base / name, hints=BRIDGES[name], clock=self.clock, ids=Ids())
+            else:
+                stage = InProcess(ADAPTERS[name], self.base / name, clock=self.clock, ids=Ids())
+            self.loop.run_until_complete(stage.__aenter__())
             self.heard[name] = []
             self.loop.run_until_complete(stage.bind(STORE_EVENTS, {}, self.heard[name].append))
             self.stages[name] = stage
 
     def teardown(self) -> None:
         for stage in self.stages.values():
-            self.loop.run_until_complete(stage.stop())
+            self.loop.run_until_complete(stage.__aexit__())
         self.loop.close()
         shutil.rmtree(self.base)
 

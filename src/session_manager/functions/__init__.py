@@ -44,13 +44,22 @@ class Function(Struct, frozen=True):
     rule: Rule
     description: str
     metadata: JsonObject
+    read_as: type[Struct] | None = None
+    """What a request is read as where that is not `request`: the same with a hint (see `hints`), of which the schema
+    says nothing."""
 
 
 def _function(
-    name: str, kind: Kind, request: type[R], response: Any, rule: Callable[[Tools, R], Awaitable[Outcome]], about: str
+    name: str,
+    kind: Kind,
+    request: type[Struct],
+    response: Any,
+    rule: Callable[[Tools, R], Awaitable[Outcome]],
+    about: str,
+    read_as: type[R] | None = None,
 ) -> Function:
     hidden = TRACE_HIDDEN if kind is Kind.READ else INTERNAL
-    return Function(f"session::{name}", kind, request, response, rule, about, hidden)
+    return Function(f"session::{name}", kind, request, response, rule, about, hidden, read_as)
 
 
 _f = _function
@@ -65,17 +74,17 @@ FUNCTIONS: tuple[Function, ...] = (
     _f("store::delete-meta", Kind.RAW, raw.SessionIdRequest, raw.OkResponse, raw.delete_meta,
        _STORE + "remove one session record and nothing else; fires nothing."),
     _f("store::list-metas", Kind.RAW_READ, raw.ListMetasRequest, raw.ListMetasResponse, raw.list_metas,
-       _STORE + "read all session records."),
+       _STORE + "read all session records.", raw.ListMetasHinted),
     _f("store::get-entry", Kind.RAW_READ, raw.EntryIdRequest, WireEntry | None, raw.get_entry,
        _STORE + "read one entry, or null."),
     _f("store::put-entry", Kind.RAW, raw.PutEntryRequest, raw.OkResponse, raw.put_entry,
-       _STORE + "write one entry as given, replacing one of the same id; fires nothing."),
+       _STORE + "write one entry as given, replacing one of the same id; fires nothing.", raw.PutEntryHinted),
     _f("store::list-entries", Kind.RAW_READ, raw.SessionIdRequest, raw.ListEntriesResponse, raw.list_entries,
-       _STORE + "read the entries of a session on all branches."),
+       _STORE + "read the entries of a session on all branches.", raw.SessionIdHinted),
     _f("store::delete-entries", Kind.RAW, raw.SessionIdRequest, raw.OkResponse, raw.delete_entries,
        _STORE + "remove the entries of a session and nothing else; fires nothing."),
     _f("store::get-active-leaf", Kind.RAW_READ, raw.SessionIdRequest, raw.ActiveLeafResponse, raw.get_active_leaf,
-       _STORE + "read where the active path of a session ends."),
+       _STORE + "read where the active path of a session ends.", raw.SessionIdHinted),
     _f("store::set-active-leaf", Kind.RAW, raw.EntryIdRequest, raw.OkResponse, raw.set_active_leaf,
        _STORE + "set where the active path of a session ends, unchecked; fires nothing."),
     _f("store::delete-active-leaf", Kind.RAW, raw.SessionIdRequest, raw.OkResponse, raw.delete_active_leaf,

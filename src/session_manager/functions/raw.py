@@ -1,4 +1,7 @@
-"""The store protocol: raw access below all rules, for instances that share this store."""
+"""The store protocol: raw access below all rules, for instances that share this store.
+
+Some functions take a hint beside what their schemas say, and then do more, or answer with less (see `hints`).
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,20 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from session_manager import door, hints
+from session_manager.errors import BrokenPath
 from session_manager.events import Envelope, open_envelope
 from session_manager.model import Json, JsonObject, SessionMeta, Uint, WireEntry, entry_from_wire
 from session_manager.outcome import Outcome, Tools
-from session_manager.store import Change, Drop
+from session_manager.store import Change, Drop, Found
 
 
 class SessionIdRequest(Struct):
     session_id: str
+
+
+class SessionIdHinted(SessionIdRequest):
+    hint: Json = None
 
 
 class EntryIdRequest(Struct):
@@ -33,6 +42,10 @@ class ListMetasRequest(Struct):
     pass
 
 
+class ListMetasHinted(ListMetasRequest):
+    hint: Json = None
+
+
 class ListMetasResponse(Struct):
     metas: list[SessionMeta]
 
@@ -40,6 +53,10 @@ class ListMetasResponse(Struct):
 class PutEntryRequest(Struct):
     session_id: str
     entry: Annotated[WireEntry, Meta(description="The entry, whole; it replaces one of the same id.")]
+
+
+class PutEntryHinted(PutEntryRequest):
+    hint: Json = None
 
 
 class ListEntriesResponse(Struct):
@@ -81,7 +98,11 @@ async def delete_meta(tools: Tools, request: SessionIdRequest) -> Outcome:
     return Outcome(OK, Change(request.session_id, drops=frozenset({Drop.META})))
 
 
-async def list_metas(tools: Tools, request: ListMetasRequest) -> Outcome:
+async def list_metas(tools: Tools, request: ListMetasHinted) -> Outcome:
+    hint = hints.read(hints.ListHint, request.hint)
+    if hint is not None:
+        page = await tools.store.sessions(hint.query())
+        return Outcome({"metas": page.metas, "hinted": hints.ListShown(page.more)})
     return Outcome(ListMetasResponse(await tools.store.metas()))
 
 
@@ -90,20 +111,39 @@ async def get_entry(tools: Tools, request: EntryIdRequest) -> Outcome:
     return Outcome(None if entry is None else entry.wire())
 
 
-async def put_entry(tools: Tools, request: PutEntryRequest) -> Outcome:
-    return Outcome(OK, Change(request.session_id, entries=(entry_from_wire(request.entry),)))
+async def put_entry(tools: Tools, request: PutEntryHinted) -> Outcome:
+    entry = entry_from_wire(request.entry)
+    hint = hints.read(hints.ChangeHint, request.hint)
+    if hint is None or (hint.meta is not None and hint.meta.session_id != request.session_id):
+        return Outcome(OK, Change(request.session_id, entries=(entry,)))
+    for part in ({"meta": request.hint.get("meta")}, *({"entry": one} for one in request.hint.get("entries", ()))):
+        door.check_sizes(part, heavy=True)
+    entries = (entry, *map(entry_from_wire, hint.entries))
+    change = Change(request.session_id, meta=hint.meta, leaf=hint.leaf, entries=entries)
+    return Outcome({"ok": True, "hinted": hints.ChangeMade()}, change)
 
 
-async def list_entries(tools: Tools, request: SessionIdRequest) -> Outcome:
-    return Outcome({"entries": [entry.wire() for entry in await tools.store.entries(request.session_id)]})
+async def list_entries(tools: Tools, request: SessionIdHinted) -> Outcome:
+    hint = hints.read(hints.PathHint, request.hint)
+    if hint is None:
+        return Outcome({"entries": [entry.wire() for entry in await tools.store.entries(request.session_id)]})
+    try:
+        page = await tools.store.path(hint.query(request.session_id))
+    except BrokenPath as error:
+        return Outcome({"entries": [], "hinted": hints.PathShown(Found.PATH, broken=(error.entry_id, error.how))})
+    shown = hints.PathShown(page.found, page.meta, page.more)
+    return Outcome({"entries": [entry.wire() for entry in page.entries], "hinted": shown})
 
 
 async def delete_entries(tools: Tools, request: SessionIdRequest) -> Outcome:
     return Outcome(OK, Change(request.session_id, drops=frozenset({Drop.ENTRIES})))
 
 
-async def get_active_leaf(tools: Tools, request: SessionIdRequest) -> Outcome:
-    return Outcome(ActiveLeafResponse((await tools.view.session(request.session_id)).leaf))
+async def get_active_leaf(tools: Tools, request: SessionIdHinted) -> Outcome:
+    session = await tools.view.session(request.session_id)
+    if hints.read(hints.SessionHint, request.hint) is None:
+        return Outcome(ActiveLeafResponse(session.leaf))
+    return Outcome({"entry_id": session.leaf, "hinted": hints.SessionShown(session.meta)})
 
 
 async def set_active_leaf(tools: Tools, request: EntryIdRequest) -> Outcome:

@@ -3,14 +3,19 @@
 Rules, locks and ids are this instance's own; nothing is cached, because others write to the same store. This module
 knows the store protocol and not how a call travels: that is `Main`.
 
-**Order of writes.** The protocol has no transactions, so a change is several calls, and what a reader elsewhere or a
-crash finds in between must make sense:
+**Hints.** A main instance of this worker takes hints (see `hints`): it reads a session or a page in one call, which
+costs what the page costs, and makes a change that has entries in one call, whole or not at all. Whether it takes them
+shows in every reply to a call that had one, so it may be replaced by a worker that does not at any time.
+
+**Order of writes.** The protocol itself has no transactions, so beside another worker a change is several calls, and
+what a reader elsewhere or a crash finds in between must make sense:
 
 1. removals of entries and leaf;
 2. entries: not yet on any path, so nobody meets them;
-3. leaf and record at once (an update, which moves no leaf, writes its entry here too; for a new session the record
-   comes last, because nobody can see the session before);
-4. removal of the record, last, so that a deletion that stopped halfway can be asked for again.
+3. the leaf;
+4. the record (an update, which moves no leaf, writes its entry here too). It comes behind the leaf, because an entry
+   that the record counts and no leaf leads to looks as if it had been appended and then left for another branch;
+5. removal of the record, last, so that a deletion that stopped halfway can be asked for again.
 
 **What a failed write leaves.** The caller learns `session/storage`, and any subset of the failed step's calls may have
 been done. What was being written is remembered, and until the session is written to again the view ahead of the store
@@ -34,6 +39,7 @@ import msgspec
 import structlog
 from msgspec import Raw, Struct
 
+from session_manager import hints
 from session_manager.errors import BrokenPath, StorageError
 from session_manager.model import Entry, Revision, Role, SessionMeta, Timestamp, decode, decode_meta, encode
 from session_manager.store import Change, Drop, Found, ListPage, ListQuery, PathPage, PathQuery, Session, View
@@ -55,6 +61,10 @@ PROBE = 0.5
 
 REMEMBERED, ATTEMPTS = 10_000, 16
 """Sessions of which failed changes are remembered, and how many of each."""
+
+WHOLE_ENTRIES, WHOLE_BYTES = 500, 1 << 20
+"""Most entries, and bytes of content, of a change that goes out as one call. The main instance takes a call in at one
+go, and others wait meanwhile."""
 
 TAIL_STEPS, TAIL_FROM = 3, 500
 """A page behind a given entry is looked for at the end of the path, by so many single steps, in sessions that hold more
@@ -116,18 +126,22 @@ class _OfRole(Struct):
 
 class _Entries(Struct):
     entries: list[_WireEntry]
+    hinted: hints.PathShown | None = None
 
 
 class _Metas(Struct):
     metas: list[Raw]
+    hinted: hints.ListShown | None = None
 
 
 class _Leaf(Struct):
     entry_id: str | None
+    hinted: hints.SessionShown | None = None
 
 
 class _Ok(Struct):
     ok: bool
+    hinted: hints.ChangeMade | None = None
 
 
 _read_role = msgspec.json.Decoder(_OfRole).decode
@@ -145,8 +159,9 @@ def _read_entry(reply: bytes) -> Entry | None:
     return None if wire is None else wire.entry()
 
 
-def _read_entries(reply: bytes) -> list[Entry]:
-    return [wire.entry() for wire in _read_wires(reply).entries]
+def _read_entries(reply: bytes) -> tuple[list[Entry], hints.PathShown | None]:
+    read = _read_wires(reply)
+    return [wire.entry() for wire in read.entries], read.hinted
 
 
 Step = list[tuple[str, Any]]
@@ -185,6 +200,8 @@ class BridgeStore:
         self._running: set[asyncio.Task[int]] = set()
         self._failed: OrderedDict[str, _Failed] = OrderedDict()
         self._heard = self._silent_until = float("-inf")
+        self._hints = False
+        """Whether the main instance takes hints, as far as its last answer tells."""
 
     async def open(self) -> None:
         """Raises StorageError unless the main instance serves its store."""
@@ -193,7 +210,7 @@ class BridgeStore:
         except MainError as error:
             raise StorageError(str(error)) from error
         try:
-            await self._call("get-meta", {"session_id": ""}, _read_meta)
+            await self._leaf("")
         except StorageError:
             await self._main.close()
             raise
@@ -206,8 +223,19 @@ class BridgeStore:
     # --- reads ---
 
     async def session(self, session_id: str) -> Session:
-        meta, leaf = await together(self._meta(session_id), self._leaf(session_id))
-        return Session(meta, leaf)
+        if self._hints:
+            read = await self._leaf(session_id)
+            if read.hinted is not None:
+                return Session(read.hinted.meta, read.entry_id)
+        meta, read = await together(
+            self._call("get-meta", {"session_id": session_id}, _read_meta), self._leaf(session_id)
+        )
+        return Session(meta, read.entry_id)
+
+    async def _leaf(self, session_id: str) -> _Leaf:
+        read = await self._call("get-active-leaf", {"session_id": session_id, "hint": hints.SessionHint()}, _read_leaf)
+        self._hints = read.hinted is not None
+        return read
 
     async def entry(self, session_id: str, entry_id: str) -> Entry | None:
         return await self._call("get-entry", {"session_id": session_id, "entry_id": entry_id}, _read_entry)
@@ -216,28 +244,42 @@ class BridgeStore:
         return sorted(await self._entries(session_id), key=lambda entry: entry.id.encode())
 
     async def _entries(self, session_id: str) -> list[Entry]:
-        return await self._call("list-entries", {"session_id": session_id}, _read_entries)
+        return (await self._call("list-entries", {"session_id": session_id}, _read_entries))[0]
 
     async def metas(self) -> list[SessionMeta]:
-        """Leaves out records that cannot be read, rather than fail for all the others."""
-        metas = []
-        for raw in (await self._call("list-metas", {}, _read_metas)).metas:
-            try:
-                metas.append(decode_meta(raw))
-            except msgspec.MsgspecError:
-                log.warning("session record left out of a list: it cannot be read")
+        metas = _readable(await self._call("list-metas", {}, _read_metas))
         return sorted(metas, key=lambda meta: meta.session_id.encode())
 
     async def sessions(self, query: ListQuery) -> ListPage:
-        return list_page(await self.metas(), query)
+        read = await self._call("list-metas", {"hint": hints.ListHint.of(query)}, _read_metas)
+        self._hints = read.hinted is not None
+        metas = _readable(read)
+        return list_page(metas, query) if read.hinted is None else ListPage(tuple(metas), read.hinted.more)
 
     async def path(self, query: PathQuery) -> PathPage:
-        """Everything is asked for at once. The answers may be of different moments: where they do not fit, the entries
-        are read again behind the leaf, whose entry was written before it."""
+        if self._hints:
+            page = await self._hinted_path(query)
+            if page is not None:
+                return page
         if query.after is not None and query.leaf is None:
             page = await self._tail(query, query.after)
             if page is not None:
                 return page
+        return await self._whole_path(query)
+
+    async def _hinted_path(self, query: PathQuery) -> PathPage | None:
+        asked = {"session_id": query.session_id, "hint": hints.PathHint.of(query)}
+        entries, shown = await self._call("list-entries", asked, _read_entries)
+        self._hints = shown is not None
+        if shown is None:
+            return None
+        if shown.broken is not None:
+            raise BrokenPath(query.session_id, *shown.broken)
+        return PathPage(shown.found, shown.meta, tuple(entries), shown.more)
+
+    async def _whole_path(self, query: PathQuery) -> PathPage:
+        """Everything is asked for at once. The answers may be of different moments: where they do not fit, the entries
+        are read again behind the leaf, whose entry was written before it."""
         session, entries = await together(self.session(query.session_id), self._entries(query.session_id))
         try:
             page = _kept(session, entries).path(query)
@@ -266,12 +308,6 @@ class BridgeStore:
             entries[at], at = entry, entry.parent_id
         return Kept(meta, session.leaf, entries).path(query) if at == after else None
 
-    async def _meta(self, session_id: str) -> SessionMeta | None:
-        return await self._call("get-meta", {"session_id": session_id}, _read_meta)
-
-    async def _leaf(self, session_id: str) -> str | None:
-        return (await self._call("get-active-leaf", {"session_id": session_id}, _read_leaf)).entry_id
-
     # --- changes ---
 
     def ahead(self) -> View:
@@ -289,11 +325,9 @@ class BridgeStore:
 
     async def _commit(self, view: _Ahead, change: Change) -> int:
         shown = view.sessions.get(change.session_id)
-        steps = steps_of(view.mended(change), fresh=shown is None or shown.meta is None)
         self._intend(change.session_id)
         try:
-            for step in steps:
-                await self._all(step)
+            await self._make(view.mended(change), fresh=shown is None or shown.meta is None)
         except StorageError:
             self._remember(view, change, shown)
             self._doubt(change.session_id, frozenset(entry.id for entry in change.entries))
@@ -322,6 +356,17 @@ class BridgeStore:
             failed.entries[entry.id] = [*written[-ATTEMPTS:], entry], view.entries.get(entry.id)
         if len(self._failed) > REMEMBERED:
             self._failed.popitem(last=False)
+
+    async def _make(self, change: Change, *, fresh: bool) -> None:
+        if self._hints and _fits_one_call(change):
+            first, *others = change.entries
+            hint = {"entries": [entry.wire() for entry in others], "leaf": change.leaf, "meta": change.meta}
+            asked = {"session_id": change.session_id, "entry": first.wire(), "hint": hint}
+            self._hints = (await self._call("put-entry", asked, _read_ok)).hinted is not None
+            if self._hints:
+                return
+        for step in steps_of(change, fresh=fresh):
+            await self._all(step)
 
     async def _all(self, step: Step) -> None:
         """Makes the calls of a step and waits for every one of them, also when one fails."""
@@ -464,6 +509,11 @@ def _same(one: Entry, other: Entry) -> bool:
     ) and decode(one.body) == decode(other.body)
 
 
+def _fits_one_call(change: Change) -> bool:
+    size = sum(len(entry.body) for entry in change.entries)
+    return 0 < len(change.entries) <= WHOLE_ENTRIES and size <= WHOLE_BYTES and not change.drops
+
+
 def steps_of(change: Change, *, fresh: bool) -> list[Step]:
     """The calls of a change, in the order that the module's text explains. `fresh`: the session may have no record."""
     of_session = {"session_id": change.session_id}
@@ -475,15 +525,21 @@ def steps_of(change: Change, *, fresh: bool) -> list[Step]:
     entries: Step = [("put-entry", {**of_session, "entry": entry.wire()}) for entry in change.entries]
     leaf: Step = [] if change.leaf is None else [("set-active-leaf", {**of_session, "entry_id": change.leaf})]
     record: Step = [] if change.meta is None else [("put-meta", {"meta": change.meta})]
-    if fresh:
-        steps = [removals, entries, leaf, record]
-    elif leaf:
-        steps = [removals, entries, leaf + record]
-    else:
-        steps = [removals, entries + record]
+    steps = [removals, entries, leaf, record] if leaf or fresh else [removals, entries + record]
     if Drop.META in change.drops and change.meta is None:
         steps.append([("delete-meta", of_session)])
     return [step for step in steps if step]
+
+
+def _readable(read: _Metas) -> list[SessionMeta]:
+    """Leaves out records that cannot be read, rather than fail for all the others."""
+    metas = []
+    for raw in read.metas:
+        try:
+            metas.append(decode_meta(raw))
+        except msgspec.MsgspecError:
+            log.warning("session record left out of a list: it cannot be read")
+    return metas
 
 
 def _kept(session: Session, entries: Iterable[Entry]) -> Kept:
