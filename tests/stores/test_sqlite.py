@@ -241,6 +241,28 @@ async def test_a_fresh_database_and_one_migrated_step_by_step_are_equal(tmp_path
     assert schemas[0] == schemas[1]
 
 
+@pytest.mark.parametrize("seed", range(5))
+async def test_the_database_knows_the_number_of_its_last_commit_whatever_that_did(seed: int, tmp_path: Path) -> None:
+    path, chance = tmp_path / "sessions.db", random.Random(seed)
+    store = SqliteStore(path)
+    await store.open()
+    for n in range(60):
+        ids = [f"e{n}-{i}" for i in range(chance.randrange(3))]
+        changes = {
+            "append": Change("s", leaf=f"e{n}", entries=(entry(f"e{n}"),), fresh=True),
+            "update": Change(f"t{chance.randrange(3)}", entries=(entry("same", revision=n),)),
+            "many": Change(f"t{chance.randrange(3)}", meta=meta("t"), entries=tuple(entry(id_) for id_ in ids)),
+            "leaf": Change("s", leaf="e0"),
+            "delete": Change(chance.choice(["s", "t0", "t1"]), drops=EVERYTHING),
+        }
+        several = [changes[chance.choice(list(changes))] for _ in range(chance.choice([1, 1, 3]))]
+        last = (await asyncio.gather(*[put(store, change) for change in several]))[-1][0]
+        inspection = Inspection(path)
+        assert (inspection.last, inspection.lost_commits()) == (last, 0), several
+        inspection.close()
+    await store.close()
+
+
 async def test_a_migration_that_is_cut_off_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
     files.prepare(path)

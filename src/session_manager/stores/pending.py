@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -16,6 +17,7 @@ from msgspec import Struct
 from session_manager.errors import StorageError
 from session_manager.model import Entry
 from session_manager.store import Change, Drop, Session, View
+from session_manager.stores.threads import WorkThread
 
 log = structlog.get_logger("session_manager.stores")
 
@@ -25,9 +27,9 @@ WAITING, WAITING_BYTES = 20_000, 512 << 20
 REMEMBERED_FAILURES = 1000
 """Sessions whose failures are remembered one by one."""
 
-Apply = Callable[[Sequence[Change]], Awaitable[int]]
-"""Makes a batch durable, all or nothing, and returns the number of its first commit. Raises StorageError when all of
-it failed, and Partly when it is known which changes did."""
+Write = Callable[[Sequence[Change]], int]
+"""Makes a batch durable, all or nothing, and returns the number of its first commit; runs on a thread. Raises
+StorageError when all of it failed, and Partly when it is known which changes did."""
 
 
 class Partly(Exception):
@@ -53,12 +55,22 @@ class GroupCommit:
     same to that session alone.
     """
 
-    def __init__(self, apply: Apply, applied: Callable[[Sequence[Change]], None]) -> None:
-        self._apply, self._applied = apply, applied
+    def __init__(
+        self,
+        thread: WorkThread,
+        write: Write,
+        applied: Callable[[Sequence[Change]], None],
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`applied` is told, on the event loop, what has become durable before anybody else is; `failed`, that a batch
+        or a part of it has not."""
+        self._thread, self._write, self._applied, self._failed_batch = thread, write, applied, failed
         self._queue: list[_Queued] = []
         self._bytes = 0
         self._by_session: dict[str, list[_Queued]] = {}
-        self._running: asyncio.Task[None] | None = None
+        self._busy = False
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.epoch = 0
         """Grows with every failure."""
         self._all_failed = 0
@@ -79,8 +91,10 @@ class GroupCommit:
         self._queue.append(queued)
         self._bytes += size
         self._by_session.setdefault(change.session_id, []).append(queued)
-        if self._running is None:
-            self._running = asyncio.get_running_loop().create_task(self._run())
+        if not self._busy:
+            self._busy = True
+            self._idle.clear()
+            asyncio.get_running_loop().call_soon(self._start)  # whoever else has a change in this turn comes along
         return done
 
     def of(self, session_id: str) -> list[Change]:
@@ -95,32 +109,36 @@ class GroupCommit:
             await asyncio.shield(waiting[-1].done)
 
     async def drained(self) -> None:
-        while self._running is not None:
-            await asyncio.wait({self._running})
+        while self._busy:
+            await self._idle.wait()
 
     def _is_lost(self, epoch: int, session_id: str) -> bool:
         return epoch < self._all_failed or epoch < self._failed.get(session_id, 0)
 
-    async def _run(self) -> None:
-        try:
-            while self._queue:
-                batch, self._queue, self._bytes = self._queue, [], 0
-                changes = [queued.change for queued in batch]
-                try:
-                    number = await self._apply(changes)
-                except Partly as partly:
-                    self._settle(batch, partly.outcomes)
-                except StorageError as error:
-                    self._fail(batch, error)
-                except Exception:
-                    log.exception("a batch failed for a reason that no store should have")
-                    self._fail(batch, StorageError("the change could not be stored"))
-                else:
-                    self._applied(changes)
-                    for index, queued in enumerate(batch, number):
-                        self._done(queued, index)
-        finally:
-            self._running = None
+    def _start(self) -> None:
+        batch, self._queue, self._bytes = self._queue, [], 0
+        changes = [queued.change for queued in batch]
+        self._thread.do(partial(self._write, changes), partial(self._written, batch, changes))
+
+    def _written(self, batch: list[_Queued], changes: list[Change], number: int, error: BaseException | None) -> None:
+        if error is None:
+            self._applied(changes)
+            for index, queued in enumerate(batch, number):
+                self._done(queued, index)
+        else:
+            self._failed_batch()
+            if isinstance(error, Partly):
+                self._settle(batch, error.outcomes)
+            elif isinstance(error, StorageError):
+                self._fail(batch, error)
+            else:
+                log.error("a batch failed for a reason that no store should have", exc_info=error)
+                self._fail(batch, StorageError("the change could not be stored"))
+        if self._queue:
+            self._start()
+        else:
+            self._busy = False
+            self._idle.set()
 
     def _done(self, queued: _Queued, number: int) -> None:
         waiting = self._by_session[queued.change.session_id]
@@ -215,3 +233,21 @@ class Ahead(View):
             if Drop.ENTRIES in change.drops:
                 return None
         return await self._durable.entry(session_id, entry_id)
+
+
+class Pipelined(Durable, Protocol):
+    """The part of a store with group commit that takes changes."""
+
+    pipelines: bool = True
+    _commits: GroupCommit
+
+    def ahead(self) -> View:
+        return Ahead(self, self._commits)
+
+    def commit(self, view: View, change: Change) -> Awaitable[int]:
+        assert isinstance(view, Ahead)
+        return self._commits.add(view.epoch, change)
+
+    def settled(self, view: View, session_id: str) -> Awaitable[None]:
+        assert isinstance(view, Ahead)
+        return self._commits.settled(view.epoch, session_id)

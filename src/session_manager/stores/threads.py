@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,9 +19,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+Done = Callable[[Any, BaseException | None], None]
+"""Takes what a function returned, or what it raised; runs on the event loop of whoever asked."""
+
+
 class WorkThread:
     def __init__(self, name: str) -> None:
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], asyncio.AbstractEventLoop, Done] | None] = SimpleQueue()
         self._stopped = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -28,13 +33,26 @@ class WorkThread:
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Runs the function on the thread. Cancelling the future does not stop it. After `stop` it fails with
         StorageError, for nobody would ever run the function."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        if self._stopped:
-            future.set_exception(StorageError("the store is closed"))
-            return future
-        self._jobs.put((lambda: function(*args, **kwargs), future))
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def done(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        self.do(partial(function, *args, **kwargs), done)
         return future
+
+    def do(self, job: Callable[[], Any], done: Done) -> None:
+        """The same without a future, whose waiters would be told one turn of the event loop later."""
+        loop = asyncio.get_running_loop()
+        if self._stopped:
+            loop.call_soon(done, None, StorageError("the store is closed"))
+        else:
+            self._jobs.put((job, loop, done))
 
     def stop(self) -> None:
         """Lets the thread end once all that was handed to it is done."""
@@ -42,28 +60,18 @@ class WorkThread:
         self._jobs.put(None)
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            function, future = job
-            loop = future.get_loop()
+        while (asked := self._jobs.get()) is not None:
+            job, loop, done = asked
             try:
-                result = function()
-            except BaseException as error:  # it belongs to whoever waits for it
-                _tell(loop, _fail, future, error)
+                result = job()
+            except BaseException as error:  # it belongs to whoever asked
+                _tell(loop, done, None, error)
             else:
-                _tell(loop, _finish, future, result)
-            del job, function, future
+                _tell(loop, done, result, None)
+            result = None
+            del asked, job, loop, done
 
 
-def _tell(loop: asyncio.AbstractEventLoop, settle: Callable[..., None], future: asyncio.Future[Any], what: Any) -> None:
+def _tell(loop: asyncio.AbstractEventLoop, done: Done, result: Any, error: BaseException | None) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        loop.call_soon_threadsafe(settle, future, what)
-
-
-def _finish(future: asyncio.Future[Any], result: Any) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
+        loop.call_soon_threadsafe(done, result, error)

@@ -7,29 +7,27 @@ a time.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from session_manager.errors import StorageError
 from session_manager.model import Entry, SessionMeta
-from session_manager.store import Change, ListPage, ListQuery, PathPage, PathQuery, Session, View
+from session_manager.store import Change, ListPage, ListQuery, PathPage, PathQuery, Session
 from session_manager.stores.directories import prepare_directory
 from session_manager.stores.fs import batch
 from session_manager.stores.fs.files import LOCK, Directory, Scan, storage_error
 from session_manager.stores.holder import Holder
 from session_manager.stores.memory import MemoryStore
-from session_manager.stores.pending import Ahead, GroupCommit, Partly
+from session_manager.stores.pending import GroupCommit, Partly, Pipelined
 from session_manager.stores.threads import WorkThread
 
 SYNCS = 8
 """Files of one batch that are brought to disk side by side."""
 
 
-class FsStore:
+class FsStore(Pipelined):
     """One directory. Opened with `read_only`, it takes no change and leaves every session's file as it is."""
-
-    pipelines = True
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         path = path.resolve()  # one lock for one directory, whatever link leads to it
@@ -39,7 +37,7 @@ class FsStore:
         self._syncs = ThreadPoolExecutor(SYNCS, "session-manager-syncs")
         self._directory = Directory(path)
         self._durable = MemoryStore()
-        self._commits = GroupCommit(self._apply, self._applied)
+        self._commits = GroupCommit(self._thread, self._write, self._applied)
         self._number = 0
         self._open = False
         self.notices: tuple[str, ...] = ()
@@ -85,21 +83,10 @@ class FsStore:
 
     # --- changes ---
 
-    def ahead(self) -> View:
-        return Ahead(self, self._commits)
-
-    def commit(self, view: View, change: Change) -> Awaitable[int]:
-        assert isinstance(view, Ahead)
-        return self._commits.add(view.epoch, change)
-
-    def settled(self, view: View, session_id: str) -> Awaitable[None]:
-        assert isinstance(view, Ahead)
-        return self._commits.settled(view.epoch, session_id)
-
-    async def _apply(self, changes: Sequence[Change]) -> int:
+    def _write(self, changes: Sequence[Change]) -> int:
         if self._read_only:
             raise StorageError("the data directory was opened for reading only")
-        failed = await self._thread.run(batch.apply, self._directory, changes, self._syncs)
+        failed = batch.apply(self._directory, changes, self._syncs)
         first = self._number + 1
         self._number += len(changes)
         if failed:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from session_manager.errors import StorageError
 from session_manager.model import Entry, SessionMeta, decode_meta
 from session_manager.stores.sqlite import files, rows
-from session_manager.stores.sqlite.schema import VERSION
+from session_manager.stores.sqlite.schema import LAST_COMMIT
 from session_manager.stores.sqlite.writer import digests
 
 PROBLEMS = 20
@@ -57,11 +57,11 @@ class Inspection:
         self._path = path
         try:
             version = files.version_of(path)
-            if version != VERSION:
-                raise StorageError(f"the database has schema version {version}, this program's is {VERSION}")
+            if version == 0:
+                raise StorageError("the database has no tables yet")
             self._db = files.connect(path, "FULL", read_only=True)
             self._db.execute("BEGIN")
-            self.last: int = self._db.execute("SELECT last FROM sequence").fetchone()[0]
+            self.last: int = self._db.execute(LAST_COMMIT).fetchone()[0]
         except sqlite3.Error as error:
             raise StorageError(f"the database cannot be read ({error.sqlite_errorname})") from error
 

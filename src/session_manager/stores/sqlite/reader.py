@@ -303,7 +303,7 @@ def _shown(query: PathQuery) -> tuple[str, tuple[Any, ...]]:
 
 
 def _list_terms(query: ListQuery) -> tuple[list[str], list[Any]]:
-    where, parameters = ["meta IS NOT NULL"], list[Any]()
+    where, parameters = ["status IS NOT NULL"], list[Any]()
     if query.after is not None:
         key = _key(query.order)
         where.append(f"({key}, id) {'<' if query.order.descending else '>'} (?, ?)")

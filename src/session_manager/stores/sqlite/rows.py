@@ -21,6 +21,7 @@ Row = tuple[int, str, str | None, int, str | None, bytes, int, bytes | None, int
 PARENT: Final = 2
 BRANCH: Final = 9
 POS: Final = 10
+SEQ: Final = 11
 """Where they are in a Row."""
 
 
@@ -63,11 +64,6 @@ def checked(
     if not sound or type(id_) is not str:
         raise StorageError(f"entry {id_!r} of session {session_id!r} is damaged")
     return Entry(id_, parent_id, timestamp, role, body, revision if revision >= 0 else revision + 2**64, origin)
-
-
-def meta_columns(stored: bytes, meta: SessionMeta) -> tuple[bytes, int, str, int, int]:
-    """`meta, sum, status, created_at, updated_at` of a record."""
-    return stored, crc32(stored), meta.status, meta.created_at, meta.updated_at
 
 
 def meta(session_id: str, stored: bytes | None, sum_: int | None) -> SessionMeta | None:

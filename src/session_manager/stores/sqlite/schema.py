@@ -11,7 +11,8 @@ APPLICATION_ID = 0x53455353
 
 STEPS: tuple[str, ...] = (
     """
-    -- The number of the last commit. Every row says which commit wrote it.
+    -- The number of the last commit, or of an earlier one where the row that was inserted last tells it (see
+    -- LAST_COMMIT). Every row says which commit wrote it.
     CREATE TABLE sequence (last INTEGER NOT NULL);
     INSERT INTO sequence VALUES (0);
 
@@ -79,6 +80,17 @@ STEPS: tuple[str, ...] = (
         FROM entry JOIN session ON session.num = entry.session
         ORDER BY session.id, entry.num;
     """,
+    """
+    -- The status is there exactly where the record is. An index whose condition names `meta` is written anew whenever a
+    -- record is; with this one an append leaves `session_created` alone.
+    DROP INDEX session_created;
+    DROP INDEX session_updated;
+    CREATE INDEX session_created ON session (status, created_at, id) WHERE status IS NOT NULL;
+    CREATE INDEX session_updated ON session (status, updated_at, id) WHERE status IS NOT NULL;
+    """,
 )
 
 VERSION = len(STEPS)
+
+LAST_COMMIT = "SELECT max(last, coalesce((SELECT seq FROM entry ORDER BY num DESC LIMIT 1), 0)) FROM sequence"
+"""The number of the last commit. A commit that ends by inserting an entry does not write it a second time."""

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Concatenate, Literal, ParamSpec, TypeVar
 
@@ -20,10 +20,10 @@ import structlog
 
 from session_manager.errors import StorageError, Unready
 from session_manager.model import Entry, SessionMeta
-from session_manager.store import Change, Drop, ListPage, ListQuery, PathPage, PathQuery, Session, View
+from session_manager.store import Change, Drop, ListPage, ListQuery, PathPage, PathQuery, Session
 from session_manager.stores.directories import prepare_directory
 from session_manager.stores.holder import Holder
-from session_manager.stores.pending import Ahead, GroupCommit, Partly
+from session_manager.stores.pending import GroupCommit, Partly, Pipelined
 from session_manager.stores.sqlite import files
 from session_manager.stores.sqlite.reader import Reader
 from session_manager.stores.sqlite.schema import VERSION
@@ -53,10 +53,9 @@ IDLE = 2.0
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
 
 
-class SqliteStore:
+class SqliteStore(Pipelined):
     """One SQLite file. `synchronous` is SQLite's: FULL (an acknowledged change survives power loss) unless told."""
 
-    pipelines = True
     notices: tuple[str, ...] = ()
 
     def __init__(self, path: Path, synchronous: Synchronous = "FULL") -> None:
@@ -74,7 +73,7 @@ class SqliteStore:
         self._long_reads = _Reads(path, synchronous, "session-manager-long-reads")
         self._writer: Writer | None = None
         self._writing: sqlite3.Connection | None = None
-        self._commits = GroupCommit(self._apply, self._applied)
+        self._commits = GroupCommit(self._writes, self._write, self._applied, self._failed)
         self._remembered: OrderedDict[str, Session] = OrderedDict()
         self._evicted = 0
         self._open = False
@@ -144,27 +143,15 @@ class SqliteStore:
 
     # --- changes ---
 
-    def ahead(self) -> View:
-        return Ahead(self, self._commits)
-
-    def commit(self, view: View, change: Change) -> Awaitable[int]:
-        assert isinstance(view, Ahead)
-        return self._commits.add(view.epoch, change)
-
-    def settled(self, view: View, session_id: str) -> Awaitable[None]:
-        assert isinstance(view, Ahead)
-        return self._commits.settled(view.epoch, session_id)
-
-    async def _apply(self, batch: Sequence[Change]) -> int:
-        try:
-            return await self._writes.run(_translated, self._write, batch)
-        except BaseException:
-            # Whether a commit that failed is on the disk is found out by whoever reads next.
-            self._remembered.clear()
-            self._evicted += 1
-            raise
+    def _failed(self) -> None:
+        """Whether a commit that failed is on the disk is found out by whoever reads next."""
+        self._remembered.clear()
+        self._evicted += 1
 
     def _write(self, batch: Sequence[Change]) -> int:
+        return _translated(self._write_batch, batch)
+
+    def _write_batch(self, batch: Sequence[Change]) -> int:
         writer = self._writer or self._connect()
         try:
             self._check_there()
@@ -331,14 +318,7 @@ class _Reads:
     """A thread with a connection of its own, opened when first needed and again after a failure."""
 
     def __init__(self, path: Path, synchronous: str, name: str) -> None:
-        path = path.resolve()  # one lock for one file, whatever link leads to it
         self._path, self._synchronous = path, synchronous
-        self._log_path = files.log_of(path)
-        self._mark = files.Mark(path)
-        self._opened: tuple[files.Identity, files.Identity] | None = None
-        """Which files the writing connection has open."""
-        self._last_change = self._last_pressed = 0.0
-        self._idle_check: asyncio.TimerHandle | None = None
         self._thread = WorkThread(name)
         self._connection: sqlite3.Connection | None = None
         self._reader: Reader | None = None

@@ -6,12 +6,14 @@ import hashlib
 import sqlite3
 from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
 
 from session_manager.filters import canonical
 from session_manager.model import Entry, JsonObject, SessionMeta, encode
 from session_manager.store import Change, Drop
 from session_manager.stores.sqlite import rows
-from session_manager.stores.sqlite.rows import BRANCH, PARENT, POS, Row
+from session_manager.stores.sqlite.rows import BRANCH, PARENT, POS, SEQ, Row
+from session_manager.stores.sqlite.schema import LAST_COMMIT
 
 KNOWN = 10_000
 """Sessions whose row the writer remembers."""
@@ -39,7 +41,7 @@ def digests(metadata: JsonObject | None) -> frozenset[bytes]:
 class _Known:
     """What the writer knows of a session's rows: a cache, dropped whenever a transaction fails."""
 
-    __slots__ = ("branches", "labels", "last", "leaf", "meta", "metadata", "num", "recorded", "tips")
+    __slots__ = ("branches", "labels", "last", "lasting", "leaf", "meta", "metadata", "num", "recorded", "tips")
 
     def __init__(self, num: int) -> None:
         self.num = num
@@ -48,6 +50,8 @@ class _Known:
         """Whether there is a record; what it says is not looked at, for it may be damaged."""
         self.meta: SessionMeta | None = None
         """The record, if this transaction puts one."""
+        self.lasting: tuple[str, int] | None = None
+        """Status and creation time of the record put last."""
         self.metadata: JsonObject | object | None = UNREAD
         """Of the record put last; its labels need no second look."""
         self.labels: frozenset[bytes] = frozenset()
@@ -65,7 +69,7 @@ class Writer:
         self._staged: dict[tuple[int, str], Row] = {}
         """Entries to be inserted at the end of the transaction."""
         self._touched: dict[str, tuple[_Known, int]] = {}
-        self.stored: int = connection.execute("SELECT last FROM sequence").fetchone()[0]
+        self.stored: int = connection.execute(LAST_COMMIT).fetchone()[0]
         """The number of the last commit that the database knows of."""
         self._sequence = max(self.stored, at_least)
 
@@ -76,8 +80,9 @@ class Writer:
         try:
             for seq, change in enumerate(batch, first):
                 self._change(change, seq)
-            self._flush()
-            self._db.execute("UPDATE sequence SET last = ?", (first + len(batch) - 1,))
+            last = first + len(batch) - 1
+            if self._flush() != last:
+                self._db.execute("UPDATE sequence SET last = ?", (last,))
             self._db.execute("COMMIT")
         except BaseException:
             self._forget_all()
@@ -142,7 +147,7 @@ class Writer:
         if Drop.LEAF in drops:
             known.leaf = None
         if Drop.META in drops and known.recorded:
-            known.meta, known.recorded = None, False
+            known.meta, known.recorded, known.lasting = None, False, None
             self._db.execute(
                 "UPDATE session SET meta = NULL, sum = NULL, status = NULL, created_at = NULL, updated_at = NULL"
                 " WHERE num = ?",
@@ -248,25 +253,26 @@ class Writer:
 
     # --- the end of the transaction ---
 
-    def _insert_staged(self) -> None:
+    def _insert_staged(self) -> int | None:
+        """The number of the commit that inserted the last entry, if there are any."""
+        last: int | None = None
         if self._staged:
+            last = next(reversed(self._staged.values()))[SEQ]
             self._db.executemany(
                 f"INSERT INTO entry (session, {rows.ENTRY}, branch, pos, seq)"  # noqa: S608 # fixed texts
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 self._staged.values(),
             )
             self._staged.clear()
+        return last
 
-    def _flush(self) -> None:
-        self._insert_staged()
+    def _flush(self) -> int | None:
+        """The number of the commit that inserted the last entry, if this did."""
+        last = self._insert_staged()
         for session_id, (known, seq) in self._touched.items():
             meta = known.meta
             if meta is not None:
-                self._db.execute(
-                    "UPDATE session SET leaf = ?, meta = ?, sum = ?, status = ?, created_at = ?, updated_at = ?,"
-                    " seq = ? WHERE num = ?",
-                    (known.leaf, *rows.meta_columns(encode(meta), meta), seq, known.num),
-                )
+                self._put_record(known, meta, seq)
                 self._label(known, meta.metadata)
                 known.meta = None
             elif known.recorded or known.leaf is not None or self._has_entries(known):
@@ -275,6 +281,23 @@ class Writer:
                 self._db.execute("DELETE FROM session WHERE num = ?", (known.num,))
                 del self._known[session_id]
         self._touched.clear()
+        return last
+
+    def _put_record(self, known: _Known, meta: SessionMeta, seq: int) -> None:
+        stored = encode(meta)
+        lasting = (meta.status, meta.created_at)
+        if known.lasting == lasting:  # then one index less is written
+            self._db.execute(
+                "UPDATE session SET leaf = ?, meta = ?, sum = ?, updated_at = ?, seq = ? WHERE num = ?",
+                (known.leaf, stored, crc32(stored), meta.updated_at, seq, known.num),
+            )
+        else:
+            self._db.execute(
+                "UPDATE session SET leaf = ?, meta = ?, sum = ?, status = ?, created_at = ?, updated_at = ?,"
+                " seq = ? WHERE num = ?",
+                (known.leaf, stored, crc32(stored), *lasting, meta.updated_at, seq, known.num),
+            )
+            known.lasting = lasting
 
     def _has_entries(self, known: _Known) -> bool:
         row = self._db.execute("SELECT 1 FROM entry WHERE session = ? LIMIT 1", (known.num,)).fetchone()
