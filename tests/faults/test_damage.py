@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import signal
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,15 @@ from click.testing import CliRunner
 
 from session_manager.cli import main
 from session_manager.clock import RandomIds, SystemClock
+from session_manager.doctor import check as doctor
 from session_manager.doctor.check import Report, check
+from session_manager.doctor.conversations import examine, in_order
 from session_manager.doctor.findings import KINDS
-from session_manager.errors import StorageError
+from session_manager.doctor.repairs import treat
+from session_manager.errors import StorageError, Unready
+from session_manager.model import Entry
+from session_manager.store import Store
+from session_manager.stores.fs import FsStore
 from session_manager.stores.sqlite import SqliteStore
 from tests.faults.conftest import Figure
 from tests.faults.load import look, service, user
@@ -84,7 +93,7 @@ def behind(path: Path) -> None:
 SICK = "(SELECT num FROM session WHERE id = 'sick')"
 
 BREAKS: dict[str, tuple[Callable[[Path], None], bool]] = {
-    "entry-damaged": (sql(f"UPDATE entry SET body = '{{}}' WHERE session = {SICK} AND id = 'two'"), False),
+    "entry-damaged": (sql(f"UPDATE entry SET body = '{{}}' WHERE session = {SICK} AND id = 'two'"), True),
     "record-damaged": (sql("UPDATE session SET meta = x'7b' WHERE id = 'sick'"), True),
     "index-wrong": (sql(f"UPDATE entry SET pos = 7 WHERE session = {SICK} AND id = 'two'"), True),
     "stray-entries": (
@@ -144,11 +153,7 @@ def test_damage_is_found_and_named(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
     asyncio.run(filled(path))
     BREAKS[kind][0](path)
-    try:
-        report = examined(path)
-    except StorageError:
-        assert kind == "file-damaged"
-        return
+    report = examined(path)
     assert kind in {finding.kind for finding in report.findings}
     assert not report.healthy
     if kind not in ("file-damaged", "commits-lost", "stray-entries"):
@@ -156,7 +161,7 @@ def test_damage_is_found_and_named(kind: str, tmp_path: Path) -> None:
 
 
 def test_every_kind_has_its_test() -> None:
-    elsewhere = {"session-unreadable", "notice"}  # of directories; see the tests below
+    elsewhere = {"session-unreadable", "not-served", "notice"}  # see the tests below
     assert set(KINDS) == set(BREAKS) | elsewhere
 
 
@@ -198,10 +203,11 @@ def test_repair_mends_it_and_loses_nothing(kind: str, tmp_path: Path) -> None:
     assert before <= rows(path), "what was stored is still there as it was"
     assert report.backup is not None
     assert rows(Path(report.backup)) == before
+    assert Path(report.backup).stat().st_mode & 0o777 == 0o600
     again = examined(path)
     left = {finding.kind for finding in again.findings}
-    if kind in ("parent-missing", "cycle"):
-        left -= {kind}  # the old branch stays as it was; nothing leads there any more
+    if kind in ("parent-missing", "cycle", "entry-damaged"):
+        left -= {kind}  # it stays as it was; the active path does not lead there any more
     assert left == set()
     assert asyncio.run(broken_out(path))["well"] == WELL
     assert not str(asyncio.run(broken_out(path))["sick"]).startswith("session/")
@@ -216,6 +222,147 @@ def test_what_cannot_be_mended_is_left_alone_and_told(kind: str, tmp_path: Path)
     report = examined(path, repair=True)
     assert not report.healthy
     assert before <= rows(path)
+
+
+def after_repair(path: Path) -> Any:
+    examined(path, repair=True)
+    return asyncio.run(broken_out(path))["sick"]
+
+
+def test_a_session_with_a_damaged_entry_is_read_and_written_on_without_it(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    asyncio.run(filled(path))
+    BREAKS["entry-damaged"][0](path)
+    assert after_repair(path) == ["t", "idle", 5, [["one", 0], ["three", 0]]]
+    calling(("append", {"entry_id": "four", "message": user("four")}))(path)
+    assert asyncio.run(broken_out(path))["sick"] == ["t", "idle", 6, [["one", 0], ["three", 0], ["four", 0]]]
+
+
+def test_a_damaged_leaf_is_left_for_the_entry_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    asyncio.run(filled(path))
+    sql(f"UPDATE entry SET body = '{{}}' WHERE session = {SICK} AND id = 'three'")(path)
+    assert after_repair(path) == ["t", "idle", 4, [["one", 0], ["two", 0]]]
+
+
+def test_what_was_cut_off_is_hung_on_what_was_there_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    asyncio.run(filled(path))
+    BREAKS["parent-missing"][0](path)  # `branch` was written later than `three`, and is none of its ancestors
+    assert after_repair(path) == ["t", "idle", 4, [["one", 0], ["three", 0]]]
+
+
+def test_a_damaged_file_is_not_written_on(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    asyncio.run(filled(path))
+    calling(("store::delete-active-leaf", {}))(path)
+    BREAKS["file-damaged"][0](path)
+    before = path.read_bytes()
+    report = examined(path, repair=True)
+    assert (report.healthy, report.backup) == (False, None)
+    assert not [finding for finding in report.findings if finding.repaired]
+    assert path.read_bytes() == before
+
+
+def test_sessions_beside_unreadable_ones_are_still_examined(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+
+    async def fill() -> None:
+        store = SqliteStore(path)
+        await store.open()
+        to = service(store)
+        for n in range(60):
+            await to.call("session::ensure", {"session_id": f"{n}"})
+            await to.call("session::append", {"session_id": f"{n}", "message": user("x" * 3000)})
+        await to.call("session::store::delete-active-leaf", {"session_id": "0"})
+        await store.close()
+
+    asyncio.run(fill())
+    with sqlite3.connect(path) as db:
+        pages = [page for (page,) in db.execute("SELECT pageno FROM dbstat WHERE name = 'entry' AND pagetype = 'leaf'")]
+    db.close()
+    data = bytearray(path.read_bytes())
+    data[(pages[-2] - 1) * 4096 : pages[-2] * 4096] = bytes(4096)
+    path.write_bytes(data)
+    report = examined(path)
+    kinds = {finding.kind for finding in report.findings}
+    assert {"file-damaged", "session-unreadable", "leaf-missing"} <= kinds
+    assert report.sessions == 60
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "fs"])
+def test_no_worker_comes_between_the_look_and_the_repair(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+
+    def open_one() -> Store:
+        return SqliteStore(path) if scheme == "sqlite" else FsStore(path)
+
+    async def fill() -> None:
+        store = open_one()
+        await store.open()
+        await service(store).call("session::ensure", {"session_id": "s"})
+        await service(store).call("session::append", {"session_id": "s", "message": user("x")})
+        await service(store).call("session::store::delete-active-leaf", {"session_id": "s"})
+        await store.close()
+
+    asyncio.run(fill())
+    tried: list[str] = []
+
+    def try_to_open() -> None:
+        async def opened() -> None:
+            with pytest.raises(Unready, match="in use"):
+                await open_one().open()
+            tried.append("refused")
+
+        with ThreadPoolExecutor(1) as other:
+            other.submit(asyncio.run, opened()).result()
+
+    def trying(function: Callable[..., Any]) -> Callable[..., Any]:
+        def tried_then(*arguments: Any) -> Any:
+            try_to_open()
+            return function(*arguments)
+
+        return tried_then
+
+    monkeypatch.setattr(doctor, "examine", trying(examine))
+    monkeypatch.setattr(doctor, "treat", trying(treat))
+    report = asyncio.run(check(f"{scheme}:{path}", SystemClock(), RandomIds(), repair=True))
+    assert report.healthy
+    assert len(tried) == 2
+
+
+def test_without_a_backup_nothing_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "sessions.db"
+    asyncio.run(filled(path))
+    BREAKS["index-wrong"][0](path)
+    before = rows(path)
+    full = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    monkeypatch.setattr("session_manager.stores.sqlite.files.LOG_BYTES", 4096)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (48_000, full[1]))
+    try:
+        result = CliRunner().invoke(main, ["check", f"sqlite:{path}", "--repair"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, full)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert result.exit_code == 2, result.output
+    assert "session/storage: the database failed (SQLITE_" in result.output
+    assert path.stat().st_size > 48_000
+    assert rows(path) == before
+    assert not list(tmp_path.glob("*.backup-*")), "half a backup is none"
+    assert "index-wrong" in {finding.kind for finding in examined(path).findings}
+
+
+def test_every_repair_has_a_backup_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    asyncio.run(filled(path))
+    backups = set()
+    for kind in ("count-wrong", "leaf-gone", "leaf-missing"):
+        BREAKS[kind][0](path)
+        backups.add(examined(path, repair=True).backup)
+    assert len(backups) == 3
 
 
 async def test_a_running_worker_can_be_looked_at_and_not_repaired(tmp_path: Path) -> None:
@@ -364,8 +511,6 @@ def test_the_command_prints_a_table_and_json_and_its_status_tells(tmp_path: Path
 
 
 def test_a_directory_of_files_is_checked_through_the_port(tmp_path: Path) -> None:
-    from session_manager.stores.fs import FsStore
-
     async def fill() -> None:
         store = FsStore(tmp_path / "data")
         await store.open()
@@ -388,3 +533,116 @@ def test_a_directory_of_files_is_checked_through_the_port(tmp_path: Path) -> Non
     report = asyncio.run(check(f"fs:{tmp_path / 'data'}", SystemClock(), RandomIds(), repair=True))
     assert report.healthy
     assert report.backup is not None
+
+
+# --- directories of files ---
+
+
+async def in_directory(path: Path, *steps: tuple[str, dict[str, Any]]) -> None:
+    store = FsStore(path)
+    await store.open()
+    for function, payload in steps:
+        await service(store).call(f"session::{function}", {"session_id": "s", **payload})
+    await store.close()
+
+
+def looked_at(path: Path, **options: Any) -> Report:
+    return asyncio.run(check(f"fs:{path}", SystemClock(), RandomIds(), **options))
+
+
+def entry_of(id_: str, parent: str | None, timestamp: int) -> tuple[str, dict[str, Any]]:
+    entry = {"kind": "message", "id": id_, "parent_id": parent, "timestamp": timestamp, "message": user(id_)}
+    return "store::put-entry", {"entry": entry}
+
+
+def test_the_newest_entry_is_the_end_of_a_chain_whatever_its_clock_said(tmp_path: Path) -> None:
+    written = (entry_of("one", None, 300), entry_of("two", "one", 200), entry_of("three", "two", 100))
+    asyncio.run(in_directory(tmp_path / "data", ("ensure", {}), *written))
+    report = looked_at(tmp_path / "data", repair=True)
+    assert report.healthy
+    store = FsStore(tmp_path / "data")
+
+    async def shown() -> Any:
+        await store.open()
+        try:
+            return await look(store, "s")
+        finally:
+            await store.close()
+
+    assert asyncio.run(shown()) == ["", "idle", 3, [["one", 0], ["two", 0], ["three", 0]]]
+
+
+def test_entries_are_ordered_along_their_chains() -> None:
+    def made(id_: str, parent: str | None, timestamp: int) -> Entry:
+        return Entry(id_, parent, timestamp, "user", b"{}")
+
+    entries = [
+        made("c", "b", 1), made("b", "a", 2), made("a", None, 3), made("d", "a", 9), made("x", "gone", 4),
+        made("o", "p", 0), made("p", "o", 0),
+    ]  # fmt: skip
+    assert list(in_order(entries)) == ["a", "b", "c", "x", "d", "o", "p"]
+
+
+def test_a_line_that_cannot_be_read_is_no_mere_notice(tmp_path: Path) -> None:
+    asyncio.run(in_directory(tmp_path, ("ensure", {}), ("append", {"message": user("x")})))
+    assert looked_at(tmp_path).findings == []
+    file = tmp_path / "s.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:1], b'{"type":"entry",damaged}\n', *lines[1:]]))
+    report = looked_at(tmp_path)
+    assert [finding.kind for finding in report.findings] == ["not-served"]
+    assert not report.healthy
+
+
+def test_a_directory_is_backed_up_before_anything_in_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    updates = [("update-message", {"entry_id": "e", "content": user("x" * 9000)["content"]})] * 30
+    written = (("ensure", {}), ("append", {"entry_id": "e", "message": user("x")}), *updates)
+    asyncio.run(in_directory(path, *written))
+    file = path / "s.jsonl"
+    with file.open("ab") as out:
+        for _ in range(30):
+            out.write(file.read_bytes().splitlines(keepends=True)[-2].lstrip())  # it would be written anew when opened
+        out.write(b'{"type":"leaf","entry_id":"nobody"}\n{"type":"le')
+    before = {one.name: one.read_bytes() for one in path.iterdir()}
+    report = looked_at(path, repair=True)
+    assert report.healthy
+    assert report.backup is not None
+    backup = Path(report.backup)
+    assert {one.name: one.read_bytes() for one in backup.iterdir() if one.name in before} == before
+    assert backup.stat().st_mode & 0o777 == 0o700
+    assert {finding.kind for finding in looked_at(path).findings} == set()
+    assert len(file.read_bytes()) > len(before["s.jsonl"]) - 20, "nothing was taken out of it but what was cut off"
+
+
+async def test_a_directory_in_use_can_be_looked_at_and_not_repaired(tmp_path: Path) -> None:
+    store = FsStore(tmp_path)
+    await store.open()
+    to = service(store)
+    stop = asyncio.Event()
+
+    async def write(number: int) -> None:
+        await to.call("session::ensure", {"session_id": f"s{number}"})
+        while not stop.is_set():
+            await to.call("session::append", {"session_id": f"s{number}", "message": user("x" * 20_000)})
+
+    writing = [asyncio.create_task(write(number)) for number in range(8)]
+    for _ in range(6):
+        report = await asyncio.to_thread(looked_at, tmp_path)
+        assert [finding.kind for finding in report.findings] == []
+    with pytest.raises(StorageError, match="in use"):
+        await asyncio.to_thread(looked_at, tmp_path, repair=True)
+    stop.set()
+    await asyncio.gather(*writing)
+    await store.close()
+
+
+def test_looking_at_a_directory_leaves_no_trace_in_it(tmp_path: Path) -> None:
+    asyncio.run(in_directory(tmp_path, ("ensure", {})))
+    (tmp_path / "session-manager.lock").unlink()
+    before = sorted(tmp_path.iterdir())
+    assert looked_at(tmp_path).healthy
+    assert sorted(tmp_path.iterdir()) == before
+    with pytest.raises(StorageError, match="no such directory"):
+        looked_at(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()

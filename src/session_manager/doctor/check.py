@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from session_manager.clock import Clock, Ids
-from session_manager.doctor.conversations import STUCK, Patient, examine
+from session_manager.doctor.conversations import STUCK, Patient, examine, in_order
 from session_manager.doctor.findings import Finding
 from session_manager.doctor.repairs import treat
 from session_manager.errors import StorageError
 from session_manager.model import SessionMeta
 from session_manager.store import Change, Store
-from session_manager.stores import open_source, open_store
-from session_manager.stores.sqlite.inspect import Held, Inspection, Mender
+from session_manager.stores.fs import FsStore
+from session_manager.stores.sqlite import SqliteStore
+from session_manager.stores.sqlite.inspect import Held, Inspection, Mender, Unreadable
+
+LOOKS, PAUSE = 2, 0.1
+"""How often a directory is looked at again, if something in it may be on its way only, and after how many seconds."""
 
 
 class Report(Struct):
@@ -37,30 +42,48 @@ class Report(Struct):
 
 
 class _Bed(Protocol):
-    """A store as the doctor sees it."""
+    """A store as the doctor sees it. For a repair it is held from before the first look to the end, so that what was
+    found is what is mended."""
 
     def general(self) -> list[Finding]: ...
 
-    def patients(self) -> AsyncIterator[Patient | Finding]: ...
-
-    async def close(self) -> None: ...
+    def patients(self) -> AsyncIterator[tuple[Patient | None, list[Finding]]]:
+        """Each session, unless it cannot be read at all, and what the store itself says of it."""
 
     async def back_up(self) -> str: ...
 
-    async def change(self, changes: list[Change]) -> None: ...
-
     def salvage(self, session_id: str) -> SessionMeta: ...
 
-    def mend_index(self, session_id: str) -> None: ...
+    def mend_index(self, session_id: str) -> None:
+        """Before the first change."""
+
+    async def change(self, changes: list[Change]) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class _Database:
-    """A SQLite file, looked at without trusting it; another process may be using it."""
+    """A SQLite file, looked at without trusting it; but for a repair, another process may be using it."""
 
-    def __init__(self, url: str, path: Path, *, repair: bool) -> None:
-        self._url, self._path, self._repair = url, path, repair
+    def __init__(self, path: Path, store: Store | None) -> None:
+        """`store` holds the file, open, if it is to be repaired."""
+        self._path, self._store = path, store
         self._inspection = Inspection(path)
         self._held: dict[str, Held] = {}
+        """Sessions of which something derived, or the record, is wrong."""
+
+    @classmethod
+    async def opened(cls, path: Path, *, repair: bool) -> _Database:
+        if not repair:
+            return cls(path, None)
+        Inspection(path).close()  # nothing is done to what is no such database
+        store = SqliteStore(path)
+        await store.open()
+        try:
+            return cls(path, store)
+        except BaseException:
+            await store.close()
+            raise
 
     def general(self) -> list[Finding]:
         found = [Finding("file-damaged", text) for text in self._inspection.file_problems()]
@@ -71,13 +94,14 @@ class _Database:
             found.append(Finding("stray-entries", f"{strays} entries belong to no session"))
         return found
 
-    async def patients(self) -> AsyncIterator[Patient | Finding]:
+    async def patients(self) -> AsyncIterator[tuple[Patient | None, list[Finding]]]:
         for held in self._inspection.sessions():
-            for text in held.index:
-                yield Finding("index-wrong", text, held.session_id)
-            if self._repair:
+            if isinstance(held, Unreadable):
+                yield None, [Finding("session-unreadable", held.why, held.session_id)]
+                continue
+            if held.index or held.damaged:
                 self._held[held.session_id] = held
-            yield Patient(
+            patient = Patient(
                 held.session_id,
                 held.meta,
                 held.damaged,
@@ -85,69 +109,75 @@ class _Database:
                 {row.id: row.entry for row in held.rows if row.entry is not None},
                 {row.id: row.parent_id for row in held.rows if row.entry is None},
             )
-
-    async def close(self) -> None:
-        self._inspection.close()
+            yield patient, [Finding("index-wrong", text, held.session_id) for text in held.index]
 
     async def back_up(self) -> str:
-        self._inspection.close()
-        to = self._path.with_name(f"{self._path.name}.backup-{_stamp()}")
-        store = open_store(self._url, Path())  # refuses while a worker has the database
-        await store.open()
-        await store.close()
-        mender = Mender(self._path)
-        try:
-            mender.back_up(to)
-            os.chmod(to, 0o600)
-        finally:
-            mender.close()
+        to = _beside(self._path)
+        self._mender.back_up(to)
         return str(to)
 
     def mend_index(self, session_id: str) -> None:
-        mender = Mender(self._path)
-        try:
-            mender.forget_places(self._held[session_id])
-        finally:
-            mender.close()
+        self._mender.forget_places(self._held[session_id])
 
     def salvage(self, session_id: str) -> SessionMeta:
-        mender = Mender(self._path)
-        try:
-            return mender.salvage(self._held[session_id])
-        finally:
-            mender.close()
+        return self._mender.salvage(self._held[session_id])
+
+    @cached_property
+    def _mender(self) -> Mender:
+        self._inspection.close()
+        return Mender(self._path)
 
     async def change(self, changes: list[Change]) -> None:
-        await _commit(open_store(self._url, Path()), changes)
+        assert self._store is not None
+        await _commit(self._store, changes)
+
+    async def close(self) -> None:
+        self._inspection.close()
+        if "_mender" in self.__dict__:
+            self._mender.close()
+        if self._store is not None:
+            await self._store.close()
 
 
-class _Other:
-    """Any other store, through the port and the list of its ids."""
+class _Directory:
+    """A directory of files, looked at as a worker that opens it sees it; but for a repair, another process may be
+    using it."""
 
-    def __init__(self, url: str, store: Any) -> None:
-        self._url, self._store = url, store
+    def __init__(self, path: Path, store: FsStore, notices: list[str]) -> None:
+        self._path, self._store, self._notices = path, store, notices
+
+    @classmethod
+    async def opened(cls, path: Path, *, repair: bool) -> _Directory:
+        if not path.is_dir():  # noqa: ASYNC240 # nobody else is waiting here
+            raise StorageError("there is no such directory")
+        store = FsStore(path, read_only=True, alone=repair)
+        await store.open()
+        notices = list(store.notices)
+        for _ in range(0 if repair else LOOKS):
+            if notices:  # a worker may have been in the middle of a line
+                await asyncio.sleep(PAUSE)
+                await store.close()
+                store = FsStore(path, read_only=True, alone=False)
+                await store.open()
+                notices = [text for text in notices if text in store.notices]
+        return cls(path, store, notices)
 
     def general(self) -> list[Finding]:
-        return [Finding("notice", text) for text in getattr(self._store, "notices", ())]
+        return [Finding("not-served" if text in self._store.lost else "notice", text) for text in self._notices]
 
-    async def patients(self) -> AsyncIterator[Patient | Finding]:
+    async def patients(self) -> AsyncIterator[tuple[Patient | None, list[Finding]]]:
         for id_ in await self._store.ids():
             try:
                 session, entries = await self._store.session(id_), await self._store.entries(id_)
             except StorageError as error:
-                yield Finding("session-unreadable", error.why, id_)
-                continue
-            entries.sort(key=lambda entry: entry.timestamp)
-            yield Patient(id_, session.meta, False, session.leaf, {entry.id: entry for entry in entries}, {})
-
-    async def close(self) -> None:
-        await self._store.close()
+                yield None, [Finding("session-unreadable", error.why, id_)]
+            else:
+                yield Patient(id_, session.meta, False, session.leaf, in_order(entries), {}), []
 
     async def back_up(self) -> str:
-        await self._store.close()
-        path = _path(self._url)
-        to = path.with_name(f"{path.name}.backup-{_stamp()}")
-        shutil.copytree(path, to)
+        to = _beside(self._path)
+        to.mkdir(mode=0o700)
+        shutil.copytree(self._path, to, dirs_exist_ok=True)
         return str(to)
 
     def mend_index(self, session_id: str) -> None:
@@ -157,37 +187,43 @@ class _Other:
         raise StorageError("this store keeps nothing of a record beside it")
 
     async def change(self, changes: list[Change]) -> None:
-        await _commit(open_store(self._url, Path()), changes)
+        self._store.take_changes()
+        await _commit(self._store, changes)
+
+    async def close(self) -> None:
+        await self._store.close()
 
 
 async def check(url: str, clock: Clock, ids: Ids, *, repair: bool = False, stuck: int = STUCK) -> Report:
     """Looks through the store of a URL (`sqlite:FILE`, `fs:DIR`). With `repair` it is changed: after a backup, and
     only while no worker uses it. Raises ValueError for a URL that names no store, StorageError when it cannot be
-    looked at."""
+    looked at, or be backed up."""
     bed = await _bed(url, repair=repair)
-    report = Report(url, findings=bed.general())
-    ill: list[tuple[Patient, list[Finding]]] = []
-    now = clock.now()
     try:
-        indexes: list[Finding] = []
-        async for one in bed.patients():
-            if isinstance(one, Finding):
-                indexes.append(one)
-                continue
-            report.sessions += 1
-            report.entries += len(one.entries) + len(one.damaged)
-            found = [*indexes, *examine(one, now, stuck)]
-            indexes = []
-            if repair and found:
-                ill.append((one, found))
-            else:
-                report.findings += found
-        report.findings += indexes
+        report = Report(url, findings=bed.general())
+        ill: list[tuple[Patient, list[Finding]]] = []
+        now = clock.now()
+        try:
+            async for patient, found in bed.patients():
+                report.sessions += 1
+                if patient is None:
+                    report.findings += found
+                    continue
+                report.entries += len(patient.entries) + len(patient.damaged)
+                found += examine(patient, now, stuck)
+                if repair and found:
+                    ill.append((patient, found))
+                else:
+                    report.findings += found
+        except StorageError as error:
+            report.findings.append(Finding("file-damaged", error.why))
+        if any(finding.kind == "file-damaged" for finding in report.findings):
+            report.findings += [finding for _, found in ill for finding in found]  # writing on would damage more
+        elif ill:
+            report.backup = await bed.back_up()
+            await _repair(bed, report, ill, now, ids)
     finally:
         await bed.close()
-    if repair and ill:
-        report.backup = await bed.back_up()
-        await _repair(bed, report, ill, now, ids)
     return report
 
 
@@ -199,7 +235,7 @@ async def _repair(bed: _Bed, report: Report, ill: list[tuple[Patient, list[Findi
         if wrong_index:
             bed.mend_index(patient.session_id)
             done = "the session's paths are walked from now on; its columns and labels were made anew"
-            report.findings += [Finding(f.kind, f.text, f.session_id, f.entry_id, done) for f in wrong_index]
+            report.findings += [replace(finding, repaired=done) for finding in wrong_index]
         treatment = treat(patient, others, now, ids, partial(bed.salvage, patient.session_id))
         if treatment.change != Change(patient.session_id):
             changes.append(treatment.change)
@@ -211,24 +247,23 @@ async def _repair(bed: _Bed, report: Report, ill: list[tuple[Patient, list[Findi
 async def _bed(url: str, *, repair: bool) -> _Bed:
     scheme, _, rest = url.partition(":")
     if scheme == "sqlite" and rest:
-        return _Database(url, _path(url), repair=repair)
-    store = open_source(url, Path())
-    await store.open()
-    return _Other(url, store)
+        return await _Database.opened(_path(rest), repair=repair)
+    if scheme == "fs" and rest:
+        return await _Directory.opened(_path(rest), repair=repair)
+    raise ValueError(f"{url!r} names no store that can be looked at; use sqlite:FILE or fs:DIR")
 
 
 async def _commit(store: Store, changes: list[Change]) -> None:
-    await store.open()
-    try:
-        for change in changes:
-            await store.commit(store.ahead(), change)
-    finally:
-        await store.close()
+    for change in changes:
+        await store.commit(store.ahead(), change)
 
 
-def _path(url: str) -> Path:
-    return Path(url.partition(":")[2]).expanduser().resolve()
+def _path(rest: str) -> Path:
+    return Path(rest).expanduser().resolve()
 
 
-def _stamp() -> str:
-    return datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+def _beside(path: Path) -> Path:
+    """A name for the backup that nothing has."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    names = (path.with_name(f"{path.name}.backup-{stamp}{more}") for more in ("", *(f"-{n}" for n in range(2, 100))))
+    return next(name for name in names if not name.exists())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -28,7 +29,7 @@ class Patient(Struct):
     record_damaged: bool
     leaf: str | None
     entries: Mapping[str, Entry]
-    """By id, in the order in which they were written if the store knows it."""
+    """By id, in the order in which they were written, or what comes closest to it."""
     damaged: Mapping[str, str | None]
     """Entries that cannot be read, and their parents."""
 
@@ -57,6 +58,27 @@ class Patient(Struct):
             ids.append(at)
             at = self.parent_of(at)
         return ids[::-1], wrong
+
+
+def in_order(entries: Iterable[Entry]) -> dict[str, Entry]:
+    """By id, each behind the one that it hangs on, and otherwise by time, which alone proves nothing: clocks are set
+    back. Those that hang on each other in a circle come last."""
+    by_id = {entry.id: entry for entry in entries}
+    hanging: dict[str, list[Entry]] = {}
+    ready: list[tuple[int, str]] = []
+    for entry in by_id.values():
+        if entry.parent_id is None or entry.parent_id not in by_id:
+            ready.append((entry.timestamp, entry.id))
+        else:
+            hanging.setdefault(entry.parent_id, []).append(entry)
+    heapq.heapify(ready)
+    ordered: dict[str, Entry] = {}
+    while ready:
+        _, id_ = heapq.heappop(ready)
+        ordered[id_] = by_id[id_]
+        for entry in hanging.get(id_, ()):
+            heapq.heappush(ready, (entry.timestamp, entry.id))
+    return ordered | by_id
 
 
 def examine(patient: Patient, now: int, stuck: int = STUCK) -> Iterator[Finding]:

@@ -3,7 +3,7 @@ what cannot be reached any more is copied to a new branch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +22,9 @@ from session_manager.model import (
 )
 from session_manager.store import Change
 
+KEPT = frozenset({"parent-missing", "cycle", "entry-damaged"})
+"""Kinds of damage that stay where they are, beside the branch that is mended; so they are found again."""
+
 
 class Treatment(Struct):
     """The change, and the findings with what it does about each."""
@@ -37,6 +40,7 @@ def treat(
     meta, leaf = patient.meta, patient.leaf
     added: list[Entry] = []
     rescued: set[str] = set()
+    """Entries whose findings are dealt with."""
     done: dict[str, str] = {}
     kinds = {finding.kind for finding in findings}
 
@@ -51,15 +55,19 @@ def treat(
         leaf = _newest_whole(patient) or list(patient.entries)[-1]
         done["leaf-gone"] = done["leaf-missing"] = f"made {leaf!r} the active leaf, the newest that can be"
     if leaf is not None and patient.has(leaf):
-        reachable, wrong = patient.path(leaf)
-        if wrong is not None and not any(id_ in patient.damaged for id_ in reachable):
-            root = _newest_whole(patient, before=set(reachable))
-            for id_ in reachable:
-                entry = patient.entries[id_]
+        cut, root, wrong = _cut_off(patient, leaf)
+        for id_ in cut:
+            if id_ not in patient.damaged:
                 parent = added[-1].id if added else root
-                added.append(msgspec.structs.replace(entry, id=ids.entry(), parent_id=parent, revision=0))
-            leaf, rescued = added[-1].id, set(reachable)
-            done[wrong] = f"copied the {len(added)} entries that hang together to a new branch and made it active"
+                copy = msgspec.structs.replace(patient.entries[id_], id=ids.entry(), parent_id=parent, revision=0)
+                added.append(copy)
+        end = added[-1].id if added else root
+        if cut and end is not None:
+            leaf, rescued = end, set(cut)
+            what = f"copied the {len(added)} entries that are whole to a new branch and made it active"
+            if wrong is not None:
+                done[wrong] = what
+            done["entry-damaged"] = f"{what if added else 'made the entry before it the active leaf'}; its bytes stay"
     if meta is not None and "stuck-working" in kinds:
         meta = msgspec.structs.replace(meta, status="error", status_reason="interrupted", updated_at=now)
         done["stuck-working"] = "set the status to error, interrupted"
@@ -68,14 +76,17 @@ def treat(
         if added:
             leaf = added[-1].id
             done["call-without-result"] = "added a result that says the call was interrupted"
-    messages = sum(entry.role is not None for entry in [*patient.entries.values(), *added])
-    if meta is not None and not patient.damaged:
+    more = sum(entry.role is not None for entry in added)
+    messages = sum(entry.role is not None for entry in patient.entries.values()) + more
+    if meta is not None and patient.damaged:  # how many of those were messages, only the record knows
+        meta = msgspec.structs.replace(meta, message_count=max(messages, meta.message_count + more))
+    elif meta is not None:
         if meta.message_count != messages:
             meta = msgspec.structs.replace(meta, message_count=messages)
         done["count-wrong"] = done["record-without-entries"] = f"the count is now {messages}, and so many there are"
     change = Change(
         patient.session_id,
-        meta=meta if meta is not patient.meta else None,
+        meta=meta if meta != patient.meta else None,
         leaf=leaf if leaf != patient.leaf else None,
         entries=tuple(added),
     )
@@ -83,18 +94,32 @@ def treat(
         change,
         [
             msgspec.structs.replace(finding, repaired=done[finding.kind])
-            if finding.kind in done and (finding.kind not in ("parent-missing", "cycle") or finding.entry_id in rescued)
+            if finding.kind in done and (finding.kind not in KEPT or finding.entry_id in rescued)
             else finding
             for finding in findings
         ],
     )
 
 
-def _newest_whole(patient: Patient, before: set[str] | None = None) -> str | None:
-    """The entry written last whose path is whole and undamaged and meets none of `before`."""
-    for id_ in reversed(list(patient.entries)):
+def _cut_off(patient: Patient, leaf: str) -> tuple[list[str], str | None, str | None]:
+    """What of the path to `leaf` cannot be shown with what is before it, the entry to hang it on instead, and what is
+    wrong with its links, if anything."""
+    reachable, wrong = patient.path(leaf)
+    if wrong is not None:
+        return reachable, _newest_whole(patient, before=set(reachable)), wrong
+    for place, id_ in enumerate(reachable):
+        if id_ in patient.damaged:
+            return reachable[place:], reachable[place - 1] if place else None, None
+    return [], None, None
+
+
+def _newest_whole(patient: Patient, before: Collection[str] = ()) -> str | None:
+    """The entry written last, but before all of `before`, whose path is whole and undamaged."""
+    order = list(patient.entries)
+    end = next((place for place, id_ in enumerate(order) if id_ in before), len(order))
+    for id_ in reversed(order[:end]):
         path, wrong = patient.path(id_)
-        if wrong is None and not any(one in patient.damaged or (before and one in before) for one in path):
+        if wrong is None and not any(one in patient.damaged for one in path):
             return id_
     return None
 

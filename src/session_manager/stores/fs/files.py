@@ -68,6 +68,8 @@ class Scan(Struct):
     kept: dict[str, Kept]
     notices: list[str]
     """What could not be taken as it is, each a line for people."""
+    lost: list[str] = []
+    """Those of them that tell of something that is not served."""
 
 
 class Directory:
@@ -107,7 +109,7 @@ class Directory:
         other = self.files.get(id_)
         if other is not None:  # such as %6B.jsonl beside k.jsonl: the name that would be given today wins
             used, skipped = (name, other.name) if name == file_name(id_) else (other.name, name)
-            _tell(scan, skipped, [f"skipped: {used} stands for the same session"])
+            _tell(scan, skipped, [f"skipped: {used} stands for the same session"], lost=True)
             name = used
         self.files[id_] = File(name)
 
@@ -123,8 +125,9 @@ class Directory:
         file.holds(data, replayed.size, live)
         if replayed.size - live > max(live, WORTH):
             self.untidy.add(id_)
-        if replayed.notices:
-            _tell(scan, file.name, [f"line {notice.line}: {notice.why}" for notice in replayed.notices])
+        for lost in (True, False):
+            texts = [f"line {notice.line}: {notice.why}" for notice in replayed.notices if notice.lost is lost]
+            _tell(scan, file.name, texts, lost=lost)
         if not replayed.kept.is_empty():
             scan.kept[id_] = replayed.kept
 
@@ -239,10 +242,12 @@ def write(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def _tell(scan: Scan, name: str, notices: list[str]) -> None:
+def _tell(scan: Scan, name: str, notices: list[str], *, lost: bool = False) -> None:
     told = notices[:NOTICES]
     if len(notices) > NOTICES:
         told.append(f"and {len(notices) - NOTICES} more like these")
     for text in told:
         log.warning("found in the data directory", file=name, what=text)
-    scan.notices += [f"{name}: {text}" for text in told]
+    lines = [f"{name}: {text}" for text in told]
+    scan.notices += lines
+    scan.lost += lines if lost else []

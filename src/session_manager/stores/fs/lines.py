@@ -67,6 +67,8 @@ class Notice(Struct, frozen=True):
 
     line: int
     why: str
+    lost: bool = False
+    """Whether something of the file is not served."""
 
 
 class Replayed(Struct):
@@ -100,7 +102,7 @@ def replay(data: bytes) -> Replayed:
             except _Unreadable as unreadable:
                 if number == len(lines) - 1:
                     break
-                notices.append(Notice(number + 1, f"skipped: {unreadable}"))
+                notices.append(Notice(number + 1, f"skipped: {unreadable}", lost=True))
             waiting.append((number, record))
             if not line.startswith(OPEN):
                 for at, waited in waiting:

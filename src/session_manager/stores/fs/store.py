@@ -27,11 +27,12 @@ SYNCS = 8
 
 
 class FsStore(Pipelined):
-    """One directory. Opened with `read_only`, it takes no change and leaves every session's file as it is."""
+    """One directory. Opened with `read_only`, it takes no change and leaves every session's file as it is; not `alone`,
+    it also leaves the directory to whoever has it, and shows what was there at that moment."""
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, alone: bool = True) -> None:
         path = path.resolve()  # one lock for one directory, whatever link leads to it
-        self._path, self._read_only = path, read_only
+        self._path, self._read_only, self._alone = path, read_only, alone or not read_only
         self._holder = Holder(path / LOCK, "data directory")
         self._thread = WorkThread("session-manager-files")
         self._syncs = ThreadPoolExecutor(SYNCS, "session-manager-syncs")
@@ -42,6 +43,8 @@ class FsStore(Pipelined):
         self._open = False
         self.notices: tuple[str, ...] = ()
         """What the directory holds that could not be taken as it is, each a line for people."""
+        self.lost: tuple[str, ...] = ()
+        """Those of them that tell of something that is not served."""
 
     # --- opening and closing ---
 
@@ -52,13 +55,14 @@ class FsStore(Pipelined):
             self._stop()
             raise
         self._durable = MemoryStore(scan.kept)
-        self.notices = tuple(scan.notices)
+        self.notices, self.lost = tuple(scan.notices), tuple(scan.lost)
         self._open = True
 
     def _acquire(self) -> Scan:
         try:
-            prepare_directory(self._path)
-            self._holder.acquire()
+            if self._alone:
+                prepare_directory(self._path)
+                self._holder.acquire()
             scan = self._directory.scan()
             if not self._read_only:
                 self._directory.sweep()
@@ -68,6 +72,11 @@ class FsStore(Pipelined):
             raise storage_error(error) from error
         self._number = time.time_ns() // 1000  # so that the numbers go on growing from one start to the next
         return scan
+
+    def take_changes(self) -> None:
+        """For one opened with `read_only`, and alone: from now on it takes changes. What was there is not tidied."""
+        assert self._alone
+        self._read_only = False
 
     async def close(self) -> None:
         if not self._open:

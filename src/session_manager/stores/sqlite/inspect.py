@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from msgspec import Struct
 
 from session_manager.errors import StorageError
 from session_manager.model import Entry, SessionMeta, decode_meta
+from session_manager.stores.directories import sync_directory
 from session_manager.stores.sqlite import files, rows
 from session_manager.stores.sqlite.schema import LAST_COMMIT
 from session_manager.stores.sqlite.writer import digests
@@ -45,6 +47,13 @@ class Held(Struct):
     """In the order in which they were first written."""
     index: list[str]
     """What of the index and of the repeated columns does not agree with the rest."""
+
+
+class Unreadable(Struct):
+    """A session of which something cannot be read."""
+
+    session_id: str
+    why: str
 
 
 class Inspection:
@@ -87,22 +96,33 @@ class Inspection:
         ).fetchone()[0]
         return count
 
-    def sessions(self) -> Iterator[Held]:
-        """Raises StorageError where the file cannot be read on."""
+    def sessions(self) -> Iterator[Held | Unreadable]:
+        """All sessions by id, also where some cannot be read. Raises StorageError when the list itself cannot."""
         try:
-            for num, id_, leaf, stored, sum_, *repeated in self._db.execute(
-                "SELECT num, id, leaf, meta, sum, status, created_at, updated_at FROM session ORDER BY id"
-            ).fetchall():
-                meta, damaged = None, False
-                try:
-                    meta = rows.meta(id_, stored, sum_)
-                except StorageError:
-                    damaged = True
-                held = Held(num, id_, meta, damaged, leaf, self._rows(num, id_), [])
-                held.index = [*self._wrong_columns(held, repeated), *self._wrong_places(held)]
-                yield held
+            listed = self._db.execute("SELECT num, id FROM session ORDER BY id").fetchall()
         except sqlite3.Error as error:
-            raise StorageError(f"the database cannot be read ({error.sqlite_errorname})") from error
+            raise StorageError(f"the sessions cannot be listed ({error.sqlite_errorname})") from error
+        for num, id_ in listed:
+            try:
+                yield self._session(num, str(id_))
+            except sqlite3.Error as error:
+                yield Unreadable(str(id_), f"the database cannot be read ({error.sqlite_errorname})")
+
+    def _session(self, num: int, id_: str) -> Held | Unreadable:
+        row = self._db.execute(
+            "SELECT leaf, meta, sum, status, created_at, updated_at FROM session WHERE num = ?", (num,)
+        ).fetchone()
+        if row is None:
+            return Unreadable(id_, "it is listed in an index and nowhere else")
+        leaf, stored, sum_, *repeated = row
+        meta, damaged = None, False
+        try:
+            meta = rows.meta(id_, stored, sum_)
+        except StorageError:
+            damaged = True
+        held = Held(num, id_, meta, damaged, leaf, self._rows(num, id_), [])
+        held.index = [*self._wrong_columns(held, repeated), *self._wrong_places(held)]
+        return held
 
     def _rows(self, num: int, session_id: str) -> list[Row]:
         found: list[Row] = []
@@ -168,16 +188,25 @@ class Mender:
     """Changes to a database that no other process has open."""
 
     def __init__(self, path: Path) -> None:
-        self._db = files.connect(path, "FULL")
+        """Raises StorageError."""
+        with _told():
+            self._db = files.connect(path, "FULL")
 
     def close(self) -> None:
         self._db.close()
 
     def back_up(self, to: Path) -> None:
-        """A copy of the whole database, which must not be there yet."""
-        with sqlite3.connect(to) as target:
-            self._db.backup(target)
-        target.close()
+        """A copy of the whole database, private to this user and on disk; it must not be there yet. Raises
+        StorageError; then there is none."""
+        with _told():
+            os.close(os.open(to, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            try:
+                with closing(sqlite3.connect(to)) as target:
+                    self._db.backup(target)
+                sync_directory(to.parent)
+            except BaseException:
+                to.unlink()
+                raise
 
     def forget_places(self, held: Held) -> None:
         """Makes a session's paths be found by walking, and its columns and labels agree with its record."""
@@ -217,10 +246,22 @@ class Mender:
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+        with _told():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Failures as StorageError."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        kind = getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None) or type(error).__name__
+        raise StorageError(f"the database failed ({kind})") from error
