@@ -194,7 +194,7 @@ class CustomEntry(Struct, tag_field="kind", tag="custom"):
 WireEntry = MessageEntry | CustomEntry
 
 
-class Entry(Struct, frozen=True):
+class Entry(Struct, frozen=True, gc=False):
     """An entry as the stores keep it: its place in the chain, and its content as JSON text.
 
     `body` is the JSON of the message, or of `{custom_type, data}` when `role` is None (a bookkeeping record). Keeping

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from session_manager.stores.sqlite import paths
+from tests.contract.scenario import until
 from tests.perf.watch import Watched, user, verbs
 
 
@@ -62,6 +66,25 @@ async def test_a_page_is_one_snapshot_of_few_statements(watched: Watched) -> Non
         reply = await watched.call("session::messages", page)
     assert len(reply["messages"]) == 50
     assert len(seen) <= 8, seen
+
+
+async def test_what_is_read_again_and_again_is_not_read_from_disk(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "PATIENCE", 2)
+    session, ids = await watched.session(entries=300)
+    page = {"session_id": session, "limit": 50, "after_entry_id": ids[100]}
+    from_disk = [await watched.call("session::messages", page) for _ in range(2)][0]
+    await until(lambda: session in watched.service.runtime.store._paths)  # type: ignore[attr-defined]
+    await watched.call("session::append", {"session_id": session, "message": user()})
+    with watched.statements() as seen:
+        assert await watched.call("session::messages", page) == from_disk
+        assert (await watched.call("session::get-message", {"session_id": session, "entry_id": ids[0]}))["entry"]
+    assert seen == []
+    with watched.statements() as seen:
+        update = {"session_id": session, "entry_id": ids[0], "content": user("more")["content"]}
+        await watched.call("session::update-message", update)
+    assert verbs(seen)[0] == "BEGIN", "an update read what is at hand"
 
 
 async def test_a_list_is_one_snapshot_of_few_statements(watched: Watched) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from session_manager.stores.sqlite import files
+from session_manager.stores.sqlite import files, paths
 from tests.stage import InProcess
 
 
@@ -19,7 +19,8 @@ def user(text: str = "hello") -> dict[str, Any]:
 
 
 class Watched(InProcess):
-    """A stage on SQLite. Connections are made in one place, which is where they are fitted with a trace."""
+    """A stage on SQLite, which holds no paths in memory unless told. Connections are made in one place, which is where
+    they are fitted with a trace."""
 
     def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__({"name": "sqlite", "config": {"path": "sessions.db", "synchronous": "OFF"}}, base)
@@ -35,6 +36,7 @@ class Watched(InProcess):
             return connection
 
         monkeypatch.setattr(files, "connect", connect)
+        monkeypatch.setattr(paths, "PATIENCE", 10**9)
 
     @contextmanager
     def statements(self) -> Iterator[list[str]]:

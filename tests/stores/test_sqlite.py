@@ -15,7 +15,7 @@ from session_manager.errors import BrokenPath, StorageError
 from session_manager.model import Entry
 from session_manager.store import EVERYTHING, Change, Drop, Found, ListQuery, PathQuery
 from session_manager.stores.memory import MemoryStore
-from session_manager.stores.sqlite import SqliteStore, files
+from session_manager.stores.sqlite import SqliteStore, files, paths
 from session_manager.stores.sqlite import store as store_module
 from session_manager.stores.sqlite.inspect import Held, Inspection
 from session_manager.stores.sqlite.schema import APPLICATION_ID, STEPS
@@ -62,8 +62,12 @@ async def test_an_entry_whose_parent_is_missing_has_no_place_and_is_walked(store
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_the_index_answers_as_the_chain_does(seed: int, store: SqliteStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("held", [False, True], ids=["from disk", "from memory"])
+async def test_the_index_answers_as_the_chain_does(
+    seed: int, held: bool, store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Random trees, re-parenting, parents that come late, circles, deletions: every query as in the memory store."""
+    monkeypatch.setattr(paths, "PATIENCE", 0 if held else 10**9)
     chance, memory = random.Random(seed), MemoryStore()
     ids = [f"e{n}" for n in range(14)]
     for _ in range(80):

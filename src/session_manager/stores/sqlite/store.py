@@ -25,6 +25,7 @@ from session_manager.stores.directories import prepare_directory
 from session_manager.stores.holder import Holder
 from session_manager.stores.pending import GroupCommit, Partly, Pipelined
 from session_manager.stores.sqlite import files
+from session_manager.stores.sqlite.paths import Paths
 from session_manager.stores.sqlite.reader import Reader
 from session_manager.stores.sqlite.schema import VERSION
 from session_manager.stores.sqlite.writer import Writer
@@ -76,6 +77,7 @@ class SqliteStore(Pipelined):
         self._commits = GroupCommit(self._writes, self._write, self._applied, self._failed)
         self._remembered: OrderedDict[str, Session] = OrderedDict()
         self._evicted = 0
+        self._paths = Paths(lambda query: self._long_reads.run(Reader.path, query))
         self._open = False
 
     # --- opening and closing ---
@@ -145,6 +147,7 @@ class SqliteStore(Pipelined):
 
     def _failed(self) -> None:
         """Whether a commit that failed is on the disk is found out by whoever reads next."""
+        self._paths.clear()
         self._remembered.clear()
         self._evicted += 1
 
@@ -272,6 +275,7 @@ class SqliteStore(Pipelined):
                 self._remember(change.session_id, Session(meta, leaf))
             else:
                 self._evicted += 1  # a read that began before the change must not be remembered
+        self._paths.apply(batch)
 
     def _remember(self, session_id: str, session: Session) -> None:
         self._remembered[session_id] = session
@@ -295,7 +299,13 @@ class SqliteStore(Pipelined):
         return session
 
     async def entry(self, session_id: str, entry_id: str) -> Entry | None:
-        return await self._short_reads.run(Reader.entry, session_id, entry_id)
+        entry = self._paths.entry(session_id, entry_id)
+        if entry is None:
+            entry = await self._short_reads.run(Reader.entry, session_id, entry_id)
+            session = self._remembered.get(session_id)
+            if entry is not None and session is not None and session.meta is not None:
+                self._paths.was_read(session_id, session.meta.message_count)
+        return entry
 
     async def entries(self, session_id: str) -> list[Entry]:
         return await self._long_reads.run(Reader.entries, session_id)
@@ -307,8 +317,17 @@ class SqliteStore(Pipelined):
         return await self._long_reads.run(Reader.ids)
 
     async def path(self, query: PathQuery) -> PathPage:
+        if query.session_id in self._paths:
+            await self.session(query.session_id)
+            session = self._remembered.get(query.session_id)  # as it is now, like the path
+            page = None if session is None else self._paths.page(session, query)
+            if page is not None:
+                return page
         long = query.limit is None or query.limit > WHOLE
-        return await (self._long_reads if long else self._short_reads).run(Reader.path, query)
+        page = await (self._long_reads if long else self._short_reads).run(Reader.path, query)
+        if page.meta is not None:
+            self._paths.was_read(query.session_id, page.meta.message_count)
+        return page
 
     async def sessions(self, query: ListQuery) -> ListPage:
         return await (self._long_reads if query.metadata else self._short_reads).run(Reader.sessions, query)
