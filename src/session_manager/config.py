@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 import structlog
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from session_manager.errors import SessionManagerError
@@ -174,6 +173,8 @@ _PLACEHOLDER = re.compile(r"\$\{([^{}:]*)(:[^{}]*)?\}")
 def seed(path: Path, environ: Mapping[str, str] = os.environ) -> JsonObject | None:
     """The configuration value in a YAML or TOML file (of which `[config]` counts); None, with a warning in the log,
     when there is none that can be used. `${NAME}` is replaced from the environment."""
+    import yaml  # which takes its time, and most starts have no seed
+
     try:
         text = expand(path.read_text(encoding="utf-8"), environ)
         value = tomllib.loads(text).get("config", {}) if path.suffix == ".toml" else yaml.safe_load(text)

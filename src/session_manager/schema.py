@@ -9,11 +9,12 @@ import enum
 import json
 import types
 import typing
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 from msgspec import NODEFAULT, Meta, Struct, UnsetType
-from msgspec.structs import fields
+from msgspec.structs import FieldInfo, fields
 
 from session_manager import model
 from session_manager.bindings import TRIGGER_TYPES, TriggerType
@@ -121,15 +122,14 @@ class _Generator:
 
     def object(self, of: type[Struct]) -> JsonObject:
         """The schema of a struct, in place."""
-        hints = typing.get_type_hints(of, include_extras=True)
         properties: JsonObject = {}
         required: list[str] = []
         config = of.__struct_config__
         if config.tag_field is not None:
             properties[config.tag_field] = {"type": "string", "enum": [config.tag]}
             required.append(config.tag_field)
-        for field in fields(of):
-            schema = self.of(hints[field.name])
+        for field in _fields(of):
+            schema = self.of(field.type)
             if field.required:
                 required.append(field.encode_name)
             elif type(field.default) in (bool, int) and field.default is not NODEFAULT:
@@ -143,6 +143,12 @@ class _Generator:
         if config.forbid_unknown_fields:
             schema["additionalProperties"] = False
         return schema
+
+
+@cache
+def _fields(of: type[Struct]) -> tuple[FieldInfo, ...]:
+    """Many documents refer to the same structs, and evaluating annotations is most of the work."""
+    return fields(of)
 
 
 def _constrained(schema: JsonObject, extra: JsonObject) -> JsonObject:

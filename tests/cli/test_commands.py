@@ -23,7 +23,7 @@ def run(*args: str) -> Any:
     return CliRunner().invoke(main, list(args))
 
 
-@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command: str) -> None:
     result = run(command, "--help")
     assert result.exit_code == 0

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import click
 
 from session_manager import __version__
-from session_manager.cli import call, check, dev, interop, manifest, migrate, schemas, serve, watch
+from session_manager.cli import light  # noqa: F401 # before the commands
 
-COMMANDS: tuple[click.Command, ...] = (
-    serve.serve,
-    dev.dev,
-    dev.engine,
-    call.call,
-    watch.watch,
-    check.check,
-    migrate.command,
-    interop.import_,
-    interop.export,
-    interop.follow,
-    schemas.schemas,
-    manifest.manifest,
-)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("serve", "serve"),
+    "dev": ("dev", "dev"),
+    "engine": ("dev", "engine"),
+    "call": ("call", "call"),
+    "watch": ("watch", "watch"),
+    "check": ("check", "check"),
+    "migrate": ("migrate", "command"),
+    "import": ("interop", "import_"),
+    "export": ("interop", "export"),
+    "follow": ("interop", "follow"),
+    "schemas": ("schemas", "schemas"),
+    "manifest": ("manifest", "manifest"),
+}
+"""Module and name of each command."""
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Imports a command when it is asked for: a worker that starts has no use for the others."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return command(cmd_name) if cmd_name in COMMANDS else None
+
+
+def command(name: str) -> click.Command:
+    module, attribute = COMMANDS[name]
+    found: click.Command = getattr(import_module(f"session_manager.cli.{module}"), attribute)
+    return found
+
+
+@click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="session-manager")
 @click.option("--url", help="WebSocket URL of the engine; with no command, the worker is served there.")
 @click.option("--config", "seed", type=click.Path(path_type=Path), help="First-boot configuration (YAML or TOML).")
@@ -38,13 +56,11 @@ def main(context: click.Context, url: str | None, seed: Path | None, show_manife
     Shell completion: eval "$(_SESSION_MANAGER_COMPLETE=bash_source session-manager)" (or zsh_source, fish_source).
     """
     if show_manifest:
-        context.invoke(manifest.manifest, write=False, check=False, json_=True)
+        context.invoke(command("manifest"), write=False, check=False, json_=True)
     elif context.invoked_subcommand is None:
         if url is None and seed is None:
             click.echo(context.get_help())
             return
+        from session_manager.cli import serve
+
         context.invoke(serve.serve, **serve.defaults(url, seed))
-
-
-for command in COMMANDS:
-    main.add_command(command)

@@ -7,6 +7,7 @@ import json
 import click
 
 from session_manager import logs
+from session_manager.cli import light
 from session_manager.cli.options import arguments, fail, url_option
 
 
@@ -37,8 +38,9 @@ def call(
     session-manager call session::append session_id=s_… \\
       message='{"role":"user","content":[{"type":"text","text":"hi"}],"timestamp":0}'
     """
-    from session_manager.edge.client import EngineError, InvocationError
-    from session_manager.edge.visitor import visit
+    with light.plain():
+        from session_manager.edge.client import EngineError, InvocationError
+        from session_manager.edge.visitor import visit
 
     logs.configure("error")
     payload = arguments(pairs, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from session_manager import config, logs
+from session_manager.cli import light
 from session_manager.cli.options import DEFAULT_URL, fail, url_option
 from session_manager.config import InvalidConfiguration
 from session_manager.errors import SessionManagerError
@@ -104,13 +106,18 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())  # a second one changes nothing: the end has begun
     use_fast_loop()
-    from session_manager.edge import client, worker
+    gc.disable()  # what is imported and built here stays: looking through it for garbage would find none
+    with light.plain():
+        from session_manager.edge import client, worker
 
     given = client.own_name("session-manager")
     try:
         running = worker.start(url, name or given, None if seed is None else config.seed(seed), patience, extras)
     except (client.EngineError, InvalidConfiguration, SessionManagerError) as error:
         fail(str(error))
+    finally:
+        gc.freeze()
+        gc.enable()
     if ready is not None:
         ready.set()
     while not stop.wait(0.5):

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from session_manager import logs
+from session_manager.cli import light
 from session_manager.cli.options import fail, url_option
 from session_manager.events import EVENTS, Created
 from session_manager.model import JsonObject
@@ -35,8 +36,9 @@ def watch(
     url: str,
 ) -> None:
     """Print events as they happen, until Ctrl+C. The filters are those of the bindings."""
-    from session_manager.edge.client import EngineError
-    from session_manager.edge.visitor import visit
+    with light.plain():
+        from session_manager.edge.client import EngineError
+        from session_manager.edge.visitor import visit
 
     logs.configure("error")
     try:

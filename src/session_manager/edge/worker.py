@@ -7,7 +7,7 @@ import concurrent.futures
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import structlog
@@ -26,7 +26,6 @@ from session_manager.delivery import Delivery, Parcel
 from session_manager.dispatch import Runtime, Service
 from session_manager.edge.absence import HOPE, Absence
 from session_manager.edge.account import Account
-from session_manager.edge.bridge import Bridge
 from session_manager.edge.client import (
     PASSING,
     Client,
@@ -48,6 +47,9 @@ from session_manager.reload import Configurator
 from session_manager.schema import function_schema, trigger_schema
 from session_manager.store import Store
 from session_manager.stores import LOCAL
+
+if TYPE_CHECKING:
+    from session_manager.edge.bridge import Bridge
 
 log = structlog.get_logger("session_manager.worker")
 
@@ -174,6 +176,8 @@ class Worker:
     async def _build_bridge(self, config: BridgeConfig, limits: Limits) -> Runtime:
         if config.url == self._url:
             raise InvalidConfiguration("adapter.config.url: a bridge cannot lead to the engine that it is on")
+        from session_manager.edge.bridge import Bridge
+
         try:
             address(config.url)
         except EngineError as error:
@@ -213,11 +217,12 @@ class Worker:
         """Only when the functions are ours: the engine would hand all bindings of a type to whoever registers it
         last."""
         for trigger_type in TRIGGER_TYPES:
+            schema = trigger_schema(trigger_type)
             self._calls.register_trigger_type(
                 trigger_type.id,
                 trigger_type.description,
-                trigger_schema(trigger_type)["config_schema"],
-                trigger_schema(trigger_type).get("payload_schema"),
+                schema["config_schema"],
+                schema.get("payload_schema"),
                 _Subscriptions(self, trigger_type),
             )
         self._calls.bind(

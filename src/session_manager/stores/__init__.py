@@ -1,4 +1,4 @@
-"""The stores, one line each."""
+"""The stores that a configuration or a command can name."""
 
 from __future__ import annotations
 
@@ -8,16 +8,29 @@ from typing import Any
 
 from session_manager.config import Adapter, FsAdapter, MemoryAdapter, SqliteAdapter
 from session_manager.store import Store
-from session_manager.stores.fs import FsStore
-from session_manager.stores.memory import MemoryStore
-from session_manager.stores.sqlite import SqliteStore
 
-LOCAL: dict[str, Callable[[Any, Path], Store]] = {
-    "memory": lambda config, base: MemoryStore(),
-    "sqlite": lambda config, base: SqliteStore(base / Path(config.path).expanduser(), config.synchronous),
-    "fs": lambda config, base: FsStore(base / Path(config.data_dir).expanduser()),
-}
-"""Stores that need nothing but their configuration and the directory that relative paths start from."""
+
+def _memory(config: Any, base: Path) -> Store:
+    from session_manager.stores.memory import MemoryStore
+
+    return MemoryStore()
+
+
+def _sqlite(config: Any, base: Path) -> Store:
+    from session_manager.stores.sqlite import SqliteStore
+
+    return SqliteStore(base / Path(config.path).expanduser(), config.synchronous)
+
+
+def _fs(config: Any, base: Path, *, read_only: bool = False) -> Store:
+    from session_manager.stores.fs import FsStore
+
+    return FsStore(base / Path(config.data_dir).expanduser(), read_only=read_only)
+
+
+LOCAL: dict[str, Callable[[Any, Path], Store]] = {"memory": _memory, "sqlite": _sqlite, "fs": _fs}
+"""Stores that need nothing but their configuration and the directory that relative paths start from. Each is imported
+when it is asked for: a worker starts with one."""
 
 _URLS: dict[str, Callable[[str], Any]] = {
     "memory": lambda rest: MemoryAdapter(name="memory"),
@@ -39,7 +52,7 @@ def open_source(url: str, base: Path) -> Store:
     if scheme != "memory" and not (base / Path(path).expanduser()).exists():
         raise ValueError(f"there is no {path}")
     if scheme == "fs":
-        return FsStore(base / Path(path).expanduser(), read_only=True)
+        return _fs(adapter.config, base, read_only=True)
     return LOCAL[scheme](adapter.config, base)
 
 
@@ -57,12 +70,10 @@ async def adjusted(store: Store, old: Adapter, new: Adapter) -> bool:
     need another store."""
     if old == new:
         return True
-    if (
-        isinstance(store, SqliteStore)
-        and isinstance(old, SqliteAdapter)
-        and isinstance(new, SqliteAdapter)
-        and old.config.path == new.config.path
-    ):
-        await store.set_synchronous(new.config.synchronous)
-        return True
+    if isinstance(old, SqliteAdapter) and isinstance(new, SqliteAdapter) and old.config.path == new.config.path:
+        from session_manager.stores.sqlite import SqliteStore
+
+        if isinstance(store, SqliteStore):
+            await store.set_synchronous(new.config.synchronous)
+            return True
     return False
