@@ -1,4 +1,4 @@
-"""Kills a loaded process again and again, on one database: python -m tests.faults.crash DIRECTORY KILLS SEED.
+"""Kills a loaded process again and again, on one store: python -m tests.faults.crash KIND DIRECTORY KILLS SEED.
 
 Prints what was seen as one JSON object. This process has no threads, so that it can fork at once.
 """
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.faults.load import Told, check_file, load_file
+from tests.faults.load import Told, check_store, load_store
 
 
 def forked(work: Callable[[int], None]) -> tuple[int, int]:
@@ -48,28 +48,28 @@ def read(fd: int, until: float | None = None) -> bytes:
         data += part
 
 
-def check(database: Path, told: Told, *, recent: bool = False) -> list[str]:
+def check(directory: Path, kind: str, told: Told, *, recent: bool = False) -> list[str]:
     def work(fd: int) -> None:
         with os.fdopen(fd, "wb") as out:
-            out.write(json.dumps(asyncio.run(check_file(database, told, recent=recent))).encode())
+            out.write(json.dumps(asyncio.run(check_store(directory, kind, told, recent=recent))).encode())
 
     pid, reading = forked(work)
     answer = read(reading)
     os.close(reading)
     _, status = os.waitpid(pid, 0)
-    found: list[str] = json.loads(answer) if answer else [f"the database could not be checked (status {status})"]
+    found: list[str] = json.loads(answer) if answer else [f"the store could not be checked (status {status})"]
     return found
 
 
-def main(directory: Path, kills: int, seed: int) -> None:
-    database, told, moments = directory / "sessions.db", Told(), random.Random(seed)
+def main(kind: str, directory: Path, kills: int, seed: int) -> None:
+    told, moments = Told(), random.Random(seed)
     problems: list[str] = []
     done = 0
     while done < kills and not problems:
         name = f"r{done}"
 
         def work(fd: int, name: str = name, seed: int = seed + done) -> None:
-            asyncio.run(load_file(database, fd, name, seed, None))
+            asyncio.run(load_store(directory, kind, fd, name, seed, None))
 
         pid, reading = forked(work)
         first = select.select([reading], [], [], 30)[0]
@@ -79,13 +79,13 @@ def main(directory: Path, kills: int, seed: int) -> None:
         said += read(reading)
         os.close(reading)
         told.take(said.split(b"\n"))
-        problems += check(database, told, recent=True)
+        problems += check(directory, kind, told, recent=True)
         told.recent.clear()
         done += 1
-    problems += check(database, told)
-    size = database.stat().st_size
+    problems += check(directory, kind, told)
+    size = sum(path.stat().st_size for path in directory.iterdir())
     print(json.dumps({"kills": done, "acknowledged": told.acknowledged, "problems": problems[:5], "bytes": size}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -1,4 +1,4 @@
-"""A worker's store on a failing disk: python -m tests.faults.disk DIRECTORY CONTROL MODE.
+"""A worker's store on a failing disk: python -m tests.faults.disk KIND DIRECTORY CONTROL MODE.
 
 It runs below the shim, and writes the control file that tells the shim what to do. Prints what was seen as JSON.
 """
@@ -14,8 +14,8 @@ from typing import Any
 
 from session_manager import logs
 from session_manager.errors import SessionManagerError
-from session_manager.stores.sqlite import SqliteStore
-from tests.faults.load import look, service, user
+from session_manager.store import Store
+from tests.faults.load import look, service, store_in, user
 
 
 class Disk:
@@ -26,7 +26,7 @@ class Disk:
         self._control.write_text(mode.ljust(20) + "\n")
 
 
-async def failing(store: SqliteStore, disk: Disk, mode: str) -> dict[str, Any]:
+async def failing(store: Store, disk: Disk, mode: str) -> dict[str, Any]:
     to, seen = service(store), dict[str, Any]()
     await to.call("session::ensure", {"session_id": "s"})
     await to.call("session::append", {"session_id": "s", "message": user("before")})
@@ -56,7 +56,7 @@ async def failing(store: SqliteStore, disk: Disk, mode: str) -> dict[str, Any]:
     return seen
 
 
-async def slow(store: SqliteStore, disk: Disk, mode: str) -> dict[str, Any]:
+async def slow(store: Store, disk: Disk, mode: str) -> dict[str, Any]:
     to = service(store)
     for session in ("s", "other"):
         await to.call("session::ensure", {"session_id": session})
@@ -85,16 +85,16 @@ async def _after(seconds: float, to: Any) -> None:
     await to.call("session::append", {"session_id": "s", "message": user("late")})
 
 
-async def main(directory: Path, control: Path, mode: str) -> None:
+async def main(kind: str, directory: Path, control: Path, mode: str) -> None:
     disk = Disk(control)
     disk.behaves("ok")
-    store = SqliteStore(directory / "sessions.db")
+    store = store_in(directory, kind)
     await store.open()
     seen = await (slow if mode.startswith("slow") else failing)(store, disk, mode)
     disk.behaves("ok")
     await store.close()
     if not mode.startswith("slow"):
-        store = SqliteStore(directory / "sessions.db")
+        store = store_in(directory, kind)
         await store.open()
         seen["reopened"] = await look(store, "s")
         seen["sessions"] = len(await store.metas())
@@ -104,4 +104,4 @@ async def main(directory: Path, control: Path, mode: str) -> None:
 
 if __name__ == "__main__":
     logs.configure("error")
-    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]))

@@ -22,6 +22,7 @@ from session_manager.dispatch import Runtime, Service
 from session_manager.errors import SessionManagerError
 from session_manager.paging import Limits
 from session_manager.store import PathQuery, Store
+from session_manager.stores.fs import FsStore
 from session_manager.stores.sqlite import SqliteStore
 
 TASKS = 64
@@ -268,15 +269,20 @@ async def problems(
     return found
 
 
-async def load_file(database: Path, fd: int, name: str, seed: int, steps: int | None) -> None:
-    store = SqliteStore(database)
+def store_in(directory: Path, kind: str) -> Store:
+    """A store of a kind, `sqlite` or `fs`, not yet open."""
+    return SqliteStore(directory / "sessions.db") if kind == "sqlite" else FsStore(directory)
+
+
+async def load_store(directory: Path, kind: str, fd: int, name: str, seed: int, steps: int | None) -> None:
+    store = store_in(directory, kind)
     await store.open()
     await run(service(store), writer(fd), name, seed, steps=steps)
     await store.close()
 
 
-async def check_file(database: Path, told: Told, *, recent: bool = False) -> list[str]:
-    store = SqliteStore(database)
+async def check_store(directory: Path, kind: str, told: Told, *, recent: bool = False) -> list[str]:
+    store = store_in(directory, kind)
     await store.open()
     try:
         there = [meta.session_id for meta in await store.metas()]

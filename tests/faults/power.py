@@ -1,4 +1,5 @@
-"""A load that writes beside the database what its callers were told: python -m tests.faults.power DIRECTORY SEED STEPS.
+"""A load that writes beside the store what its callers were told: python -m tests.faults.power KIND DIRECTORY SEED
+STEPS.
 
 It runs below the shim, which writes down what is done to every file of the directory, in order: what was told too.
 """
@@ -10,16 +11,22 @@ import os
 import sys
 from pathlib import Path
 
-from tests.faults.load import load_file
+from session_manager.errors import StorageError
+from tests.faults.load import load_store
 
 TOLD = "told"
 
 
-def main(directory: Path, seed: int, steps: int) -> None:
+def main(kind: str, directory: Path, seed: int, steps: int) -> None:
     fd = os.open(directory / TOLD, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for run in range(3):  # closed and opened in between, so that the log is removed and made anew
-        asyncio.run(load_file(directory / "sessions.db", fd, f"r{run}", seed + run, steps))
+    for run in range(3):  # closed and opened in between, so that a database's log is removed and made anew
+        while True:
+            try:
+                asyncio.run(load_store(directory, kind, fd, f"r{run}", seed + run, steps))
+                break
+            except StorageError:  # the disk may be one that fails at times
+                continue
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

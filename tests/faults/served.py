@@ -25,7 +25,7 @@ from session_manager.doctor.check import check
 from session_manager.errors import SessionManagerError
 from tests.bridge.topology import Engine, loopback_process
 from tests.engines import real_engine_process
-from tests.faults.load import Look, Told, check_file, problems, run, titled
+from tests.faults.load import Look, Told, check_store, problems, run, titled
 from tests.sdk import close_client, open_client
 from tests.wire import WorkerProcess, worker_process
 
@@ -115,9 +115,8 @@ async def kill_again_and_again(
         await worker.ready(client)
         wrong += await callers.here(callers.look_for_what_was_told())
     worker.kill()
-    database = worker.directory / "sessions.db"
-    wrong += await check_file(database, callers.told)
-    report = await check(f"sqlite:{database}", SystemClock(), RandomIds())
+    wrong += await check_store(worker.directory, "sqlite", callers.told)
+    report = await check(f"sqlite:{worker.directory / 'sessions.db'}", SystemClock(), RandomIds())
     wrong += [f"{finding.kind}: {finding.text}" for finding in report.findings]
     return {"kills": done, "early": early, "acknowledged": callers.told.acknowledged, "problems": wrong[:5]}
 

@@ -1,7 +1,9 @@
 /* Stands between a process and the files of one directory (SHIM_DIR): writes down in order what is done to them
    (SHIM_LOG), or makes it fail or slow as a control file says (SHIM_CONTROL: one line, "MODE VALUE").
 
-   Modes: ok | full | readonly | denied | slow MILLISECONDS | io. Loaded with LD_PRELOAD. */
+   Modes: ok | full | readonly | denied | slow MILLISECONDS | io | flaky PERCENT (of the syncs fail, and the disk forgets
+   what they were to bring there). `full`, `readonly`, `denied` and `io` may be followed by the end of a file's name: only
+   such files are concerned. Loaded with LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -82,15 +84,19 @@ static int trouble(const char *name, int syncing) {
     static ssize_t (*real)(int, void *, size_t, off64_t);
     if (!real) real = (ssize_t (*)(int, void *, size_t, off64_t))dlsym(RTLD_NEXT, "pread64");
     if (real(control_fd, said, sizeof said - 1, 0) <= 0) return 0;
-    if (!strncmp(said, "full", 4)) return syncing ? 0 : ENOSPC;
-    if (!strncmp(said, "readonly", 8)) return EROFS;
-    if (!strncmp(said, "denied", 6)) return EACCES;
-    if (!strncmp(said, "io", 2)) return EIO;
-    if (!strncmp(said, "slow", 4) && syncing) {
-        long milliseconds = atol(said + 4);
+    char mode[16] = {0}, more[48] = {0};
+    if (sscanf(said, "%15s %47s", mode, more) < 1) return 0;
+    if (!strcmp(mode, "flaky")) return syncing && rand() % 100 < atoi(more) ? EIO : 0;
+    if (!strcmp(mode, "slow") && syncing) {
+        long milliseconds = atol(more);
         struct timespec pause = {milliseconds / 1000, (milliseconds % 1000) * 1000000};
         nanosleep(&pause, NULL);
     }
+    if (*more && !ends(name, more)) return 0;
+    if (!strcmp(mode, "full")) return syncing ? 0 : ENOSPC;
+    if (!strcmp(mode, "readonly")) return EROFS;
+    if (!strcmp(mode, "denied")) return EACCES;
+    if (!strcmp(mode, "io")) return EIO;
     return 0;
 }
 
@@ -156,7 +162,11 @@ static int synced(int fd, int (*real)(int)) {
     const char *name = watched_fd(fd, buffer);
     if (!name) return real(fd);
     int error = trouble(name, 1);
-    if (error) { errno = error; return -1; }
+    if (error) {
+        note('f', name, 0, NULL, 0);
+        errno = error;
+        return -1;
+    }
     note('b', name, 0, NULL, 0); /* what was written before this is on the disk once 's' is written down */
     int done = real(fd);
     if (!done) note('s', name, 0, NULL, 0);
@@ -186,6 +196,14 @@ int unlink(const char *path) {
     const char *name = watched(path);
     int done = real(path);
     if (name && !done) note('u', name, 0, NULL, 0);
+    return done;
+}
+
+int link(const char *from, const char *to) {
+    REAL(link);
+    const char *name = watched(from), *target = watched(to);
+    int done = real(from, to);
+    if (name && target && !done) note('l', name, 0, target, strlen(target));
     return done;
 }
 

@@ -7,7 +7,7 @@ import random
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -45,7 +45,8 @@ def environment(
 
 
 class Deed(Struct, frozen=True):
-    """One thing done: c(reate), w(rite), t(runcate), b(egin to sync), s(ynced), u(nlink), r(ename)."""
+    """One thing done: c(reate), w(rite), t(runcate), b(egin to sync), s(ynced), f(ailed to sync), u(nlink), r(ename),
+    l(ink)."""
 
     kind: str
     name: str
@@ -61,25 +62,31 @@ def deeds(log: Path) -> Iterator[Deed]:
         name = data[at + 5 : at + 5 + length].decode()
         offset, size = struct.unpack_from("<qQ", data, at + 5 + length)
         at += 21 + length
-        body = data[at : at + size] if kind in "wr" else b""
+        body = data[at : at + size] if kind in "wrl" else b""
         at += len(body)
         yield Deed(kind, name, offset, body)
 
 
 class _File:
-    """What a disk holds of one file: what is safe, and what was done to it since."""
+    """What a disk holds of one file, whatever its names: what is safe, and what was done to it since."""
 
     def __init__(self) -> None:
         self.safe = bytearray()
         self.since: list[Deed] = []
         self.syncing = 0
-        self.named = False
-        """Whether its entry in the directory is safe."""
 
     def settle(self) -> None:
         for deed in self.since[: self.syncing]:
             _apply(self.safe, deed)
         del self.since[: self.syncing]
+        self.syncing = 0
+
+    def forget(self, chance: random.Random) -> None:
+        """A sync failed: what it was to bring to disk may be there or not, and no later sync brings it."""
+        for deed in self.since:
+            if chance.random() < 0.5:
+                _apply(self.safe, deed)
+        self.since.clear()
         self.syncing = 0
 
 
@@ -97,50 +104,64 @@ def _apply(content: bytearray, deed: Deed, data: bytes | None = None, shift: int
     content[start : start + len(data)] = data
 
 
+_Names = dict[str, _File]
+
+
 class Disk:
     """A disk that keeps what was synced, and of the rest what chance leaves: any part, any order, torn at sectors."""
 
-    def __init__(self) -> None:
-        self.files: dict[str, _File] = {}
-        self.removed: dict[str, _File] = {}
-        """Files whose removal is not safe."""
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._names: _Names = {}
+        self._safe_names: _Names = {}
+        """As they were when the directory was synced last."""
+        self._renamed: list[Callable[[_Names], None]] = []
+        """What was done to names since."""
+        self._syncing = 0
 
     def take(self, deed: Deed) -> None:
         if deed.name == "":
-            if deed.kind == "s":
-                self._directory_synced()
-            return
-        if deed.kind == "c":
-            self.files[deed.name] = _File()
-            return
-        if deed.kind == "u":
-            gone = self.files.pop(deed.name, None)
-            if gone is not None and gone.named:
-                self.removed[deed.name] = gone
-            return
-        file = self.files.setdefault(deed.name, _File())
+            if deed.kind == "b":
+                self._syncing = len(self._renamed)
+            elif deed.kind == "s":
+                for done in self._renamed[: self._syncing]:
+                    done(self._safe_names)
+                del self._renamed[: self._syncing]
+                self._syncing = 0
+        elif deed.kind == "c":
+            self._name(_named(deed.name, _File()))
+        elif deed.kind == "u":
+            self._name(_unnamed(deed.name))
+        elif deed.kind in "rl":
+            self._name(_named(deed.data.decode(), self._names[deed.name]))
+            if deed.kind == "r":
+                self._renamed[-1] = _both(self._renamed[-1], _unnamed(deed.name))
+                self._names.pop(deed.name)
+        else:
+            self._change(self._names.setdefault(deed.name, _File()), deed)
+
+    def _change(self, file: _File, deed: Deed) -> None:
         if deed.kind in "wt":
             file.since.append(deed)
         elif deed.kind == "b":
             file.syncing = len(file.since)
         elif deed.kind == "s":
             file.settle()
+        elif deed.kind == "f":
+            file.forget(self._chance)
 
-    def _directory_synced(self) -> None:
-        self.removed.clear()
-        for file in self.files.values():
-            file.named = True
+    def _name(self, done: Callable[[_Names], None]) -> None:
+        done(self._names)
+        self._renamed.append(done)
 
-    def after_power_loss(self, chance: random.Random) -> Mapping[str, bytes]:
-        """What is found on it afterwards."""
-        found: dict[str, bytes] = {}
-        for name, file in self.removed.items():
-            if name not in self.files and chance.random() < 0.5:
-                found[name] = self._left(file, chance)
-        for name, file in self.files.items():
-            if file.named or chance.random() < 0.5:
-                found[name] = self._left(file, chance)
-        return found
+    def after_power_loss(self) -> Mapping[str, bytes]:
+        """What is found on it afterwards. What was done to names is there up to a point, or any of it."""
+        names, chance = dict(self._safe_names), self._chance
+        upto = chance.randint(0, len(self._renamed)) if chance.random() < 0.5 else None
+        for number, done in enumerate(self._renamed):
+            if number < upto if upto is not None else chance.random() < 0.5:
+                done(names)
+        return {name: self._left(file, chance) for name, file in names.items()}
 
     def _left(self, file: _File, chance: random.Random) -> bytes:
         content = bytearray(file.safe)
@@ -162,3 +183,25 @@ class Disk:
                 if chance.random() < 0.6:
                     _apply(content, deed, deed.data[start : start + SECTOR], start)
         return bytes(content)
+
+
+def _named(name: str, file: _File) -> Callable[[_Names], None]:
+    def done(names: _Names) -> None:
+        names[name] = file
+
+    return done
+
+
+def _unnamed(name: str) -> Callable[[_Names], None]:
+    def done(names: _Names) -> None:
+        names.pop(name, None)
+
+    return done
+
+
+def _both(first: Callable[[_Names], object], second: Callable[[_Names], object]) -> Callable[[_Names], None]:
+    def done(names: _Names) -> None:
+        first(names)
+        second(names)
+
+    return done

@@ -26,20 +26,22 @@ def kill_again_and_again(program: str, *arguments: object) -> dict[str, Any]:
     return seen
 
 
-def test_what_is_acknowledged_survives_some_kills(tmp_path: Path) -> None:
-    seen = kill_again_and_again("crash", tmp_path, 10, 1)
+@pytest.mark.parametrize("kind", ["sqlite", "fs"])
+def test_what_is_acknowledged_survives_some_kills(kind: str, tmp_path: Path) -> None:
+    seen = kill_again_and_again("crash", kind, tmp_path, 10, 1)
     assert seen["problems"] == []
     assert seen["acknowledged"] > 100
 
 
 @pytest.mark.long
-def test_what_is_acknowledged_survives_200_kills(tmp_path: Path, figure: Figure) -> None:
-    seen = kill_again_and_again("crash", tmp_path, 200, 2)
+@pytest.mark.parametrize("kind", ["sqlite", "fs"])
+def test_what_is_acknowledged_survives_200_kills(kind: str, tmp_path: Path, figure: Figure) -> None:
+    seen = kill_again_and_again("crash", kind, tmp_path, 200, 2)
     assert seen["problems"] == []
     figure(
-        "Crash",
-        "SIGKILL at random moments under 64-way mixed load, always the same database; the callers' side notes what "
-        "was acknowledged",
+        "Crash" if kind == "sqlite" else "Crash, fs store",
+        "SIGKILL at random moments under 64-way mixed load, always the same store; the callers' side notes what was "
+        "acknowledged",
         f"{seen['kills']} kills",
         f"all {seen['acknowledged']:,} acknowledged changes there and whole, none half done; opened unaided each time",
     )

@@ -17,12 +17,12 @@ from tests.faults.conftest import Figure
 from tests.faults.load import look, service, user
 
 
-def on_a_disk(tmp_path: Path, library: Path, mode: str) -> dict[str, Any]:
+def on_a_disk(kind: str, tmp_path: Path, library: Path, mode: str) -> dict[str, Any]:
     directory, control = tmp_path / "data", tmp_path / "control"
     directory.mkdir()
     control.touch()
     done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.disk", str(directory), str(control), mode],
+        [sys.executable, "-m", "tests.faults.disk", kind, str(directory), str(control), mode],
         env=shim.environment(library, directory, control=control),
         capture_output=True,
         text=True,
@@ -33,11 +33,12 @@ def on_a_disk(tmp_path: Path, library: Path, mode: str) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize("mode", ["full", "readonly", "denied", "io"])
+@pytest.mark.parametrize("kind", ["sqlite", "fs"])
+@pytest.mark.parametrize("mode", ["full", "readonly", "denied", "io", "flaky 100"])
 def test_a_failing_disk_costs_the_call_and_nothing_else(
-    mode: str, tmp_path: Path, library: Path, figure: Figure
+    mode: str, kind: str, tmp_path: Path, library: Path, figure: Figure
 ) -> None:
-    seen = on_a_disk(tmp_path, library, mode)
+    seen = on_a_disk(kind, tmp_path, library, mode)
     assert [error.split(":")[0] for error in seen["errors"]] == ["session/storage"] * len(seen["errors"])
     assert seen["read during"] == ["before"]
     assert seen["listed during"] == 1
@@ -49,22 +50,24 @@ def test_a_failing_disk_costs_the_call_and_nothing_else(
         "readonly": "Disk read-only",
         "denied": "Permission denied",
         "io": "Disk broken (EIO)",
+        "flaky 100": "Disk broken (EIO when synced)",
     }
     figure(
-        names[mode],
+        names[mode] + (", fs store" if kind == "fs" else ""),
         "the file system calls of the running worker fail from one moment on",
         f"{len(seen['errors'])} kinds of writes",
         "each `session/storage`; reads go on; writes succeed once the disk is back, nothing lost or half done",
     )
 
 
-def test_reads_do_not_wait_for_slow_commits(tmp_path: Path, library: Path, figure: Figure) -> None:
-    seen = on_a_disk(tmp_path, library, "slow 100")
+@pytest.mark.parametrize("kind", ["sqlite", "fs"])
+def test_reads_do_not_wait_for_slow_commits(kind: str, tmp_path: Path, library: Path, figure: Figure) -> None:
+    seen = on_a_disk(kind, tmp_path, library, "slow 100")
     assert seen["writes"] > 0.2, "the commits were not slowed down"
     assert seen["reads"] > 20
     assert seen["p99"] < 0.09, seen
     figure(
-        "Disk slow",
+        "Disk slow" if kind == "sqlite" else "Disk slow, fs store",
         "every fsync takes 100 ms",
         f"{seen['reads']} reads during {seen['writes']:.1f} s of commits",
         f"median read {seen['median'] * 1000:.1f} ms, 99th percentile {seen['p99'] * 1000:.0f} ms",

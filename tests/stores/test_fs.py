@@ -436,3 +436,14 @@ async def test_after_a_kill_everything_acknowledged_is_there_and_nothing_half(tm
                 newest = max(found.entries)
                 assert isinstance(found.meta, SessionMeta)
                 assert (found.leaf, found.meta.message_count) == (newest, int(newest)), "an append is one"
+
+
+async def test_many_sessions_at_once_take_few_descriptors(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with opened(tmp_path) as store:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 200, before[1]))
+        try:
+            await put(store, *(Change(f"s{n}", leaf="x") for n in range(1000)))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert len(await store.ids()) == 1000

@@ -157,6 +157,26 @@ def test_a_file_cut_at_any_byte_holds_the_changes_before_the_cut_and_nothing_of_
         assert bool(replayed.notices) == (replayed.size < cut), cut
 
 
+def test_of_what_was_brought_to_disk_last_a_hole_leaves_nothing() -> None:
+    before, last = change_lines(CHANGES[0]), change_lines(*CHANGES[1:3])
+    expected = replay(before).kept
+    for start in range(0, len(last) - 1, 7):
+        torn = last[:start] + bytes(min(40, len(last) - start)) + last[start + 40 :]
+        replayed = replay(before + torn)
+        assert same(replayed.kept, expected), start
+        assert replayed.size == len(before)
+        assert replayed.notices
+
+
+def test_a_hole_with_whole_changes_behind_it_leaves_what_can_be_read() -> None:
+    hurt = change_lines(CHANGES[1])
+    data = change_lines(CHANGES[0]) + b" " + bytes(20) + hurt[21:] + change_lines(CHANGES[2])
+    replayed = replay(data)
+    assert replayed.size == len(data)
+    assert [notice.lost for notice in replayed.notices] == [True]
+    assert same(replay(replayed.compact).kept, replayed.kept)
+
+
 def test_content_that_another_program_laid_out_in_lines_stays_one_line() -> None:
     laid_out = Entry("a", None, 5, "user", b'{\n "role": "user",\n "content": [],\n "timestamp": 7}')
     assert change_lines(Change("s", entries=(laid_out,))).count(b"\n") == 1

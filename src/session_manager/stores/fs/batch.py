@@ -25,15 +25,29 @@ from session_manager.stores.memory import Kept
 log = structlog.get_logger("session_manager.fs")
 
 
+OPEN_AT_ONCE = 128
+"""Files that are open at the same time: a process may have so many descriptors only."""
+
+
 def apply(directory: Directory, changes: Sequence[Change], syncs: Executor) -> dict[str, StorageError]:
     """Makes the changes durable. Says of which sessions nothing was kept, and why."""
     sessions: dict[str, list[Change]] = {}
     for change in changes:
         sessions.setdefault(change.session_id, []).append(change)
-    parts: list[_Part] = [
-        (_Anew if any(change.drops for change in own) else _Append)(directory, id_, own)
-        for id_, own in sessions.items()
-    ]
+    parts = [_part(directory, id_, own) for id_, own in sessions.items()]
+    failed: dict[str, StorageError] = {}
+    for first in range(0, len(parts), OPEN_AT_ONCE):
+        failed |= _apply(directory, parts[first : first + OPEN_AT_ONCE], syncs)
+    return failed
+
+
+def _part(directory: Directory, id_: str, changes: Sequence[Change]) -> _Part:
+    file = directory.files.get(id_)
+    anew = any(change.drops for change in changes) or (file is not None and file.doubtful)
+    return (_Anew if anew else _Append)(directory, id_, changes)
+
+
+def _apply(directory: Directory, parts: list[_Part], syncs: Executor) -> dict[str, StorageError]:
     failed: dict[str, StorageError] = {}
 
     def sift(parts: list[_Part], errors: Iterable[StorageError | None]) -> list[_Part]:
@@ -104,10 +118,11 @@ class _Append(_Part):
 
     _fd: int | None = None
     _added = 0
+    _syncing = False
 
     def write(self) -> None:
         super().write()
-        data = b"".join(map(change_lines, self._changes))
+        data = change_lines(*self._changes)
         if not data:
             return
         if self._file.unended:
@@ -121,6 +136,7 @@ class _Append(_Part):
 
     def sync(self) -> None:
         if self._fd is not None:
+            self._syncing = True
             sync(self._fd)
 
     def undo(self) -> None:
@@ -130,6 +146,7 @@ class _Append(_Part):
             if not self._known:
                 self._path.unlink()
             elif self._added:
+                self._file.doubtful = self._syncing
                 os.ftruncate(self._fd, self._file.size)
         except OSError as error:
             self._file.end = None

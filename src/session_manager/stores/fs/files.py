@@ -48,6 +48,8 @@ class File(Struct, eq=False):
     """Its length: greater than `size` when a change was cut off; None when a failure left it unknown."""
     unended: bool = False
     """Whether its last line lacks the newline."""
+    doubtful: bool = False
+    """Whether the disk failed to take what is behind `size`, and may hold any of it: nothing is to be written there."""
     check_at: int = WORTH
     """The size at which it is looked whether to write it anew."""
 
@@ -55,6 +57,7 @@ class File(Struct, eq=False):
         """Notes what the file was found to hold: so many bytes that count, and `live` in lines that still do."""
         self.size, self.end = size, len(data)
         self.unended = size > 0 and data[size - 1 : size] != b"\n"
+        self.doubtful = False
         self.check_at = max(2 * live, size + size // 2) + WORTH
 
     def grew(self, by: int) -> None:

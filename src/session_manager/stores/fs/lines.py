@@ -4,9 +4,10 @@ A file is a log: read from the first line to the last, the last record, the last
 are what counts. One change writes its entries, its leaf and its record in this order, which is what earlier versions
 of the worker read and write.
 
-What they do not have is a change that is there wholly or not at all. Here every line of a change but its last begins
-with a space, which JSON allows and earlier versions overlook: a line with a space counts once a line without one has
-followed. So a change that was cut off at whatever byte is found out, and is none.
+What they do not have is a change that is there wholly or not at all. Here every line of what is brought to disk at
+once but its last begins with a space, which JSON allows and earlier versions overlook: a line with a space counts once
+a line without one has followed. So what was cut off at whatever byte is found out, and counts for nothing. Nor does
+what a power loss left of the last such group: a disk may keep its end and lose, as zeros, what is before.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from session_manager.stores.memory import Kept
 
 OPEN = b" "
 """How a line begins that counts only with the lines behind it."""
+
+HOLE = b"\0"
+"""How a line may begin whose beginning the disk has lost: whether it had a space is not known."""
 
 WHITE = b" \t\r"
 
@@ -93,9 +97,23 @@ def replay(data: bytes) -> Replayed:
     foreign: list[int] = []
     waiting: list[tuple[int, _Line | None]] = []
     size = end = 0
+    torn = closed = False
+    """Whether a line that waits cannot be read; whether they wait only for more to follow."""
+    holes = False
+
+    def count() -> None:
+        for at, waited in waiting:
+            if waited is None or isinstance(waited, _CommitLine):
+                foreign.append(at)
+            else:
+                _apply(kept, waited, at, owners)
+        waiting.clear()
+
     for number, line in enumerate(lines):
-        end = min(end + len(line) + 1, len(data))
         if line.strip(WHITE):
+            if closed:  # others were brought to disk behind them, so that is not a power loss
+                count()
+                size, torn, closed = end, False, False
             record: _Line | None = None
             try:
                 record = _read(line, number, notices)
@@ -103,22 +121,25 @@ def replay(data: bytes) -> Replayed:
                 if number == len(lines) - 1:
                     break
                 notices.append(Notice(number + 1, f"skipped: {unreadable}", lost=True))
+                torn = True
             waiting.append((number, record))
-            if not line.startswith(OPEN):
-                for at, waited in waiting:
-                    if waited is None or isinstance(waited, _CommitLine):
-                        foreign.append(at)
-                    else:
-                        _apply(kept, waited, at, owners)
-                waiting.clear()
+            if line.startswith((OPEN, HOLE)):
+                holes = holes or line.startswith(HOLE)
+            elif torn and len(waiting) > 1:
+                closed = True
+            else:
+                count()
+                torn = False
         elif number == len(lines) - 1:
             break
+        end = min(end + len(line) + 1, len(data))
         if not waiting:
             size = end
     if size < len(data):
         notices.append(Notice(data.count(b"\n", 0, size) + 1, "a change that was cut off begins here; it is left out"))
     keep = sorted({*owners.values(), *foreign})
-    return Replayed(kept, size, b"".join(lines[number].strip(WHITE) + b"\n" for number in keep), notices)
+    compact = b"".join(lines[number].strip(WHITE) + b"\n" for number in keep)
+    return Replayed(kept, size, data[:size] if holes else compact, notices)
 
 
 def _apply(kept: Kept, line: _Line, number: int, owners: dict[_Key, int]) -> None:
@@ -176,13 +197,14 @@ def _drop_files(content: list[Any]) -> bool:
 # --- writing ---
 
 
-def change_lines(change: Change) -> bytes:
-    """The lines that add a change, which drops nothing, to its session's file."""
-    return _together(
-        [_entry_line(entry) for entry in change.entries]
-        + ([] if change.leaf is None else [_leaf_line(change.leaf)])
-        + ([] if change.meta is None else [_meta_line(change.meta)])
-    )
+def change_lines(*changes: Change) -> bytes:
+    """The lines that add changes of one session, which drop nothing, to its file, all of them or none."""
+    lines: list[bytes] = []
+    for change in changes:
+        lines += [_entry_line(entry) for entry in change.entries]
+        lines += [] if change.leaf is None else [_leaf_line(change.leaf)]
+        lines += [] if change.meta is None else [_meta_line(change.meta)]
+    return _together(lines)
 
 
 def whole_lines(kept: Kept) -> bytes:
