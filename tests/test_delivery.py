@@ -67,6 +67,24 @@ async def test_a_subscriber_that_is_busy_in_its_handler_gets_the_next_events_all
     await until(lambda: subscribers.got["a"] == list(range(20)))
 
 
+async def test_a_large_payload_is_given_the_time_that_it_takes_on_its_way() -> None:
+    """A small event that left a patience after an image would overtake it."""
+    subscribers = Subscribers()
+    subscribers.silent.add("a")
+    delivery = Delivery(subscribers.send, Pace(patience=0.01, most_patience=0.01, bytes_per_second=1000))
+    image = "x" * 60_000  # a minute at this rate
+    delivery.take([Parcel(binding("a"), "images", msgspec.json.encode(image), None)])
+    delivery.take(parcels(binding("a"), range(1), "images"))
+    delivery.take(parcels(binding("a"), range(10, 13), "words"))
+    await until(lambda: set(subscribers.got["a"]) >= {10, 11, 12})
+    assert subscribers.got["a"] == [image, 10, 11, 12], (
+        "what follows small events has left, what follows the image has not"
+    )
+    subscribers.answers["a"].set()
+    assert await delivery.drain(5) == 0
+    assert subscribers.got["a"][-1] == 0
+
+
 async def test_other_sessions_and_other_bindings_do_not_wait_for_a_busy_one() -> None:
     subscribers = Subscribers()
     subscribers.silent.add("a")
