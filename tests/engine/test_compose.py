@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -144,6 +146,90 @@ def test_a_worker_that_is_added_serves_keeps_its_data_and_stops_cleanly(project:
 
     project.compose("up", "file=./worker-compose.yaml")
     assert project.trigger("session::messages", session) == page
+
+
+def _commands(document: str, heading: str) -> list[tuple[str, str]]:
+    """The commands of the terminal blocks below a heading, and what the document shows that they print."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    [section] = [part for part in re.split(r"^## ", text, flags=re.MULTILINE) if part.startswith(heading)]
+    shown = []
+    for block in re.findall(r"```console\n(.*?)```", section, flags=re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, line, rest = "", "", part
+            while not command or line.endswith("\\"):
+                line, _, rest = rest.partition("\n")
+                command += line + "\n"
+            shown.append((command, rest))
+    return shown
+
+
+class _Run:
+    """What differs between two runs: times, and ids, which the commands that follow have to name."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, str] = {}
+
+    def command(self, shown: str) -> str:
+        for theirs, ours in self.ids.items():
+            shown = shown.replace(theirs, ours)
+        return shown
+
+    def same(self, shown: str, printed: str) -> None:
+        made = r"\b(?:[se]_[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+        self.ids |= dict(zip(re.findall(made, shown), re.findall(made, printed), strict=True))
+        assert re.sub(r"\b\d{13}\b", "<time>", self.command(shown)) == re.sub(r"\b\d{13}\b", "<time>", printed)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/operating.md"])
+def test_the_documents_show_what_a_terminal_shows(project: Project, document: str) -> None:
+    (project.directory / "worker-compose.yaml").write_text("containers:\n")
+    tools = project.directory / "tools"
+    tools.mkdir()
+    (tools / "iii").write_text(
+        f'#!/bin/sh\nshift\nexec {shlex.quote(project.binary)} trigger --port {project.port} "$@"\n'
+    )
+    (tools / "iii").chmod(0o755)
+    environment = {**project.environment, "PATH": f"{tools}:{os.environ['PATH']}"}
+    run = _Run()
+    commands = [shown for shown in _commands(document, "Under `iii compose`") if not shown[0].startswith("iii compose")]
+    assert len(commands) >= 4
+    for command, shown in commands:
+        done = subprocess.run(
+            ["/bin/sh", "-c", run.command(command)],
+            cwd=project.directory,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=90,
+        )
+        run.same(shown, done.stdout)
+
+
+def test_a_worker_behind_a_shell_stops_cleanly_although_the_signal_comes_twice(project: Project) -> None:
+    """The shell that starts it dies first, and what is left of its group gets the signal again."""
+    command = ".venv/bin/session-manager serve; true"
+    project.write(containers={"session-manager": {"worker": "path://./session-manager", "scripts": {"run": command}}})
+    project.compose("up", "file=./worker-compose.yaml")
+    project.trigger("session::create", "title=hello")
+    assert len(project.processes()) == 2, "no shell in between"
+    project.compose("down")
+    assert not project.processes()
+    assert project.events() == ["serving", "stopped"]
+    assert "Traceback" not in project.log.read_text()
+
+
+def test_a_worker_that_has_died_is_started_again_by_up(project: Project) -> None:
+    project.write(containers={"session-manager": {"worker": "path://./session-manager"}})
+    project.compose("up", "file=./worker-compose.yaml")
+    session = f"session_id={project.trigger('session::create', 'title=hello')['session_id']}"
+    [process] = project.processes()
+    os.kill(process, signal.SIGKILL)
+    deadline = time.monotonic() + 15
+    while project.run("session::get", session).returncode:
+        project.run("compose::up", "worker=session-manager")
+        assert time.monotonic() < deadline, "it did not come back"
+    assert project.trigger("session::get", session)["meta"]["title"] == "hello"
 
 
 def test_a_project_may_have_a_namespace_and_a_configuration_of_its_own(project: Project) -> None:
