@@ -14,7 +14,7 @@ from typing import Any
 
 from session_manager import logs
 from session_manager.errors import SessionManagerError
-from session_manager.store import Store
+from session_manager.store import Change, Store
 from tests.faults.load import look, service, store_in, user
 
 
@@ -56,6 +56,22 @@ async def failing(store: Store, disk: Disk, mode: str) -> dict[str, Any]:
     return seen
 
 
+async def unsynced(store: Store, disk: Disk, mode: str) -> dict[str, Any]:
+    """Changes alone, so that no reader has the database open."""
+    await store.commit(store.ahead(), Change("s", leaf="before"))
+    disk.behaves(mode)
+    refused = 0
+    for _ in range(3):
+        try:
+            await store.commit(store.ahead(), Change("s", leaf="during"))
+        except SessionManagerError:
+            refused += 1
+    disk.behaves("ok")
+    leaf = (await store.session("s")).leaf
+    await store.commit(store.ahead(), Change("other", leaf="after"))
+    return {"refused": refused, "leaves": [leaf, (await store.session("s")).leaf, (await store.session("other")).leaf]}
+
+
 async def slow(store: Store, disk: Disk, mode: str) -> dict[str, Any]:
     to = service(store)
     for session in ("s", "other"):
@@ -90,10 +106,11 @@ async def main(kind: str, directory: Path, control: Path, mode: str) -> None:
     disk.behaves("ok")
     store = store_in(directory, kind)
     await store.open()
-    seen = await (slow if mode.startswith("slow") else failing)(store, disk, mode)
+    work = {"slow": slow, "flaky": unsynced}.get(mode.split()[0], failing)
+    seen = await work(store, disk, mode)
     disk.behaves("ok")
     await store.close()
-    if not mode.startswith("slow"):
+    if work is failing:
         store = store_in(directory, kind)
         await store.open()
         seen["reopened"] = await look(store, "s")

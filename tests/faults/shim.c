@@ -1,9 +1,8 @@
 /* Stands between a process and the files of one directory (SHIM_DIR): writes down in order what is done to them
    (SHIM_LOG), or makes it fail or slow as a control file says (SHIM_CONTROL: one line, "MODE VALUE").
 
-   Modes: ok | full | readonly | denied | slow MILLISECONDS | io | flaky PERCENT (of the syncs fail, and the disk forgets
-   what they were to bring there). `full`, `readonly`, `denied` and `io` may be followed by the end of a file's name: only
-   such files are concerned. Loaded with LD_PRELOAD. */
+   Modes: ok | full | readonly | denied | io | slow MILLISECONDS | flaky PERCENT TAIL (so many syncs of files whose names
+   end like this fail). Loaded with LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -84,15 +83,14 @@ static int trouble(const char *name, int syncing) {
     static ssize_t (*real)(int, void *, size_t, off64_t);
     if (!real) real = (ssize_t (*)(int, void *, size_t, off64_t))dlsym(RTLD_NEXT, "pread64");
     if (real(control_fd, said, sizeof said - 1, 0) <= 0) return 0;
-    char mode[16] = {0}, more[48] = {0};
-    if (sscanf(said, "%15s %47s", mode, more) < 1) return 0;
-    if (!strcmp(mode, "flaky")) return syncing && rand() % 100 < atoi(more) ? EIO : 0;
+    char mode[16] = {0}, tail[48] = {0};
+    int number = 0;
+    if (sscanf(said, "%15s %d %47s", mode, &number, tail) < 1) return 0;
+    if (!strcmp(mode, "flaky")) return syncing && ends(name, tail) && rand() % 100 < number ? EIO : 0;
     if (!strcmp(mode, "slow") && syncing) {
-        long milliseconds = atol(more);
-        struct timespec pause = {milliseconds / 1000, (milliseconds % 1000) * 1000000};
+        struct timespec pause = {number / 1000, (number % 1000) * 1000000};
         nanosleep(&pause, NULL);
     }
-    if (*more && !ends(name, more)) return 0;
     if (!strcmp(mode, "full")) return syncing ? 0 : ENOSPC;
     if (!strcmp(mode, "readonly")) return EROFS;
     if (!strcmp(mode, "denied")) return EACCES;

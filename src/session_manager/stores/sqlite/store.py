@@ -159,8 +159,9 @@ class SqliteStore(Pipelined):
         try:
             self._check_there()
             first = writer.apply(batch)
-        except (sqlite3.OperationalError, OSError, StorageError):
-            self._disconnect()  # a connection that met a failing disk is not trusted again
+        except (sqlite3.OperationalError, OSError, StorageError) as error:
+            if not _undone(error, writer):
+                self._disconnect()
             raise
         except Exception as error:
             return self._write_apart(writer, batch, error)
@@ -179,8 +180,9 @@ class SqliteStore(Pipelined):
             number = 0
             try:
                 number = writer.apply([batch[index] for index in indexes])
-            except (sqlite3.OperationalError, OSError):
-                self._disconnect()
+            except (sqlite3.OperationalError, OSError) as reason:
+                if not _undone(reason, writer):
+                    self._disconnect()
                 raise
             except sqlite3.Error as reason:
                 failure = _storage_error(reason)
@@ -379,6 +381,16 @@ class _Reads:
     async def close(self) -> None:
         await self._thread.run(self.let_go)
         self._thread.stop()
+
+
+UNDONE = frozenset({"SQLITE_IOERR_FSYNC", "SQLITE_IOERR_WRITE", "SQLITE_FULL"})
+
+
+def _undone(error: Exception, writer: Writer) -> bool:
+    """Whether the connection that met an error has undone what failed, and is to stay. A new one would take what is
+    left of it in the log for a commit: it would be there after all, and where a sync has failed what is read of the log
+    may never reach the disk. This one writes over it."""
+    return getattr(error, "sqlite_errorname", None) in UNDONE and not writer.in_transaction
 
 
 def _translated(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

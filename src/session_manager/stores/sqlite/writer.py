@@ -73,6 +73,11 @@ class Writer:
         """The number of the last commit that the database knows of."""
         self._sequence = max(self.stored, at_least)
 
+    @property
+    def in_transaction(self) -> bool:
+        """Whether what failed could not be undone."""
+        return self._db.in_transaction
+
     def apply(self, batch: Sequence[Change]) -> int:
         """Makes the batch durable in one transaction and returns the number of its first commit."""
         first: int = self._sequence + 1
