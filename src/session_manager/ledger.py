@@ -41,7 +41,18 @@ class Past(Struct, frozen=True):
     """Sessions of which something may not have been told."""
 
 
+class Saving(Struct, frozen=True):
+    """What one save writes."""
+
+    gone: list[tuple[str]]
+    rows: list[tuple[str, bytes, int]]
+    state: tuple[int, int, bool]
+
+
 class Ledger:
+    """The methods that touch files, which may block, and those that look at `Told` are different ones, so that they can
+    be called on different threads; those that touch files one after another, in the order of what they write."""
+
     def __init__(self, path: Path) -> None:
         self._path, self._since_path = path, path.with_suffix(".since")
         self._save = 0
@@ -102,23 +113,34 @@ class Ledger:
             self._since_file = os.open(self._since_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
             self._give_up(error)
-        self.save(told)
+        self.save(self.saving(told))
 
-    def note(self, emissions: Sequence[Emission]) -> None:
-        """Lists sessions that are being told of."""
+    def lacks(self, emissions: Sequence[Emission]) -> bool:
+        """Whether a session that is to be told of is not listed yet."""
+        return self._since_file is not None and any(one.event.session_id not in self._since for one in emissions)
+
+    def lines(self, emissions: Sequence[Emission]) -> bytes:
+        """What `write` has to write before these are told."""
+        lines = b""
         for emission in emissions:
             session_id = emission.event.session_id
-            if session_id not in self._since and self._since_file is not None:
+            if session_id not in self._since:
                 self._since.add(session_id)
-                try:
-                    os.write(self._since_file, encode((session_id, emission.metadata)) + b"\n")
-                except OSError as error:
-                    self._give_up(error)
+                lines += encode((session_id, emission.metadata)) + b"\n"
+        return lines
 
-    def save(self, told: Told, *, clean: bool = False) -> None:
-        """Writes what was noted since the last save. Takes some milliseconds; never raises."""
+    def write(self, lines: bytes) -> None:
+        """Touches a file; never raises."""
+        if self._since_file is not None:
+            try:
+                os.write(self._since_file, lines)
+            except OSError as error:
+                self._give_up(error)
+
+    def saving(self, told: Told, *, clean: bool = False) -> Saving | None:
+        """What was noted since the last save, for `save`. What is told from now on has to be listed anew."""
         if self._db is None or not (told.changes or clean):
-            return
+            return None
         self._save += 1
         gone, rows = [], []
         for session_id in told.changes:
@@ -128,20 +150,26 @@ class Ledger:
             else:
                 rows.append((session_id, encode(known), self._save))
         told.changes.clear()
+        self._since.clear()
+        return Saving(gone, rows, (told.floor, self._save, clean))
+
+    def save(self, saving: Saving | None) -> None:
+        """Touches files; never raises."""
+        if self._db is None or saving is None:
+            return
         try:
             self._db.execute("BEGIN")
-            self._db.executemany("DELETE FROM session WHERE id = ?", gone)
-            self._db.executemany("INSERT OR REPLACE INTO session VALUES (?, ?, ?)", rows)
-            self._db.execute("UPDATE state SET floor = ?, save = ?, clean = ?", (told.floor, self._save, clean))
+            self._db.executemany("DELETE FROM session WHERE id = ?", saving.gone)
+            self._db.executemany("INSERT OR REPLACE INTO session VALUES (?, ?, ?)", saving.rows)
+            self._db.execute("UPDATE state SET floor = ?, save = ?, clean = ?", saving.state)
             self._db.execute("COMMIT")
-            self._since.clear()
             if self._since_file is not None:
                 os.ftruncate(self._since_file, 0)
         except (sqlite3.Error, OSError) as error:
             self._give_up(error)
 
-    def close(self, told: Told, *, clean: bool) -> None:
-        self.save(told, clean=clean)
+    def close(self, saving: Saving | None) -> None:
+        self.save(saving)
         self._forget()
 
     def abandon(self) -> None:

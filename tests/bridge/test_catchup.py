@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import sqlite3
+import threading
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from session_manager.catchup import Told
-from session_manager.events import EVENTS, Emission, Envelope, open_envelope
+from session_manager.edge.account import Account
+from session_manager.events import EVENTS, Deleted, Emission, Envelope, open_envelope
 from session_manager.intents import Intents
 from session_manager.ledger import Ledger
 from tests.stage import InProcess
@@ -179,7 +183,7 @@ async def test_after_an_orderly_end_everything_is_known_and_nothing_doubtful(not
     ledger = Ledger(tmp_path / "told.db")
     assert ledger.open(Told()) is None
     ledger.begin(noted.told)
-    ledger.close(noted.told, clean=True)
+    ledger.close(ledger.saving(noted.told, clean=True))
     told, past = reopened(tmp_path / "told.db")
     assert (past.clean, past.doubtful) == (True, frozenset())
     assert told.sessions["s"].status == ("working", "r")
@@ -193,7 +197,9 @@ async def test_after_a_kill_what_was_told_since_the_last_save_is_doubtful(noted:
         event = {"session_id": f"n{number}", "title": "", "description": "", "status": "idle", "created_at": 1}
         emission = open_envelope(Envelope("session::created", event, {"label": number}))
         assert emission is not None
-        ledger.note([emission])
+        assert ledger.lacks([emission])
+        ledger.write(ledger.lines([emission]))
+        assert not ledger.lacks([emission])
     ledger.abandon()  # as a kill leaves it
     with (tmp_path / "told.since").open("ab") as file:
         file.write(b'["torn')
@@ -208,7 +214,7 @@ async def test_a_damaged_file_is_started_anew(noted: Hearing, tmp_path: Path, da
     ledger = Ledger(tmp_path / "told.db")
     assert ledger.open(Told()) is None
     ledger.begin(noted.told)
-    ledger.close(noted.told, clean=True)
+    ledger.close(ledger.saving(noted.told, clean=True))
     assert reopened(tmp_path / "told.db")[1].clean
 
 
@@ -220,34 +226,112 @@ async def test_a_file_that_another_process_holds_is_done_without(noted: Hearing,
     ledger = Ledger(tmp_path / "told.db")
     assert ledger.open(Told()) is None
     ledger.begin(noted.told)
-    ledger.save(noted.told)
-    ledger.close(noted.told, clean=True)
+    ledger.save(ledger.saving(noted.told))
+    ledger.close(ledger.saving(noted.told, clean=True))
     holder.close()
 
 
-def test_intents_that_were_not_done_outlive_the_process(tmp_path: Path) -> None:
+class Hub:
+    """Notes what goes out, and when."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def publish(self, emissions: Sequence[Emission]) -> None:
+        self.told += [emission.event.session_id for emission in emissions]
+
+
+@pytest.fixture
+async def account(tmp_path: Path) -> AsyncIterator[Account]:
+    async def backlog() -> int:
+        return 0
+
+    made = Account(Hub(), tmp_path / "told.db", backlog)  # type: ignore[arg-type] # all of it that is needed here
+    keeping = asyncio.create_task(made.keep(lambda: None))
+    await asyncio.sleep(0)
+    made.ready()
+    yield made
+    keeping.cancel()
+    await made.close(clean=True)
+
+
+def deleted(session_id: str) -> list[Emission]:
+    return [Emission(Deleted(session_id=session_id, timestamp=1), None)]
+
+
+async def test_events_wait_until_their_sessions_are_listed_in_the_file(account: Account, tmp_path: Path) -> None:
+    go, hub = threading.Event(), account._hub
+    assert isinstance(hub, Hub)
+    write = account._ledger.write
+    account._ledger.write = lambda lines: (go.wait(5), write(lines))[1]  # type: ignore[method-assign]
+    account.publish(deleted("a"))
+    account.publish(deleted("b"))
+    waiting = asyncio.create_task(account.told_all())
+    await asyncio.sleep(0.02)  # while the disk does not answer, the event loop does
+    assert hub.told == []
+    assert not waiting.done()
+    go.set()
+    await waiting
+    assert hub.told == ["a", "b"]
+    listed = (tmp_path / "told.since").read_bytes()
+    assert listed.count(b"\n") == 2
+    account.publish(deleted("a"))
+    assert hub.told == ["a", "b", "a"], "an event of a session that is listed waited"
+
+
+async def test_a_disk_that_does_not_answer_does_not_stop_events(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("session_manager.edge.account.PATIENCE", 0.01)
+    go, hub = threading.Event(), account._hub
+    assert isinstance(hub, Hub)
+    account._ledger.write = lambda lines: go.wait(5)  # type: ignore[method-assign,assignment]
+    for number in range(20):
+        account.publish(deleted(f"{number}"))
+        await asyncio.wait_for(account.told_all(), 5)
+    assert hub.told == [f"{number}" for number in range(20)]
+    go.set()
+
+
+async def test_intents_that_were_not_done_outlive_the_process(tmp_path: Path) -> None:
     path = tmp_path / "intents"
     first = Intents(path)
     assert first.open() == frozenset()
     for session_id in ("a", "b\n", "c"):
-        first.begin(session_id)
+        await first.begin(session_id)
     first.done("a")
-    first.close()
+    await first.close()
     path.write_bytes(path.read_bytes() + b'[true,"to')
     second = Intents(path)
     assert second.open() == {"b\n", "c"}
     second.done("c")
-    second.close()
+    await second.close()
     assert Intents(path).open() == {"b\n"}
 
 
-def test_the_file_of_intents_stays_small(tmp_path: Path) -> None:
+async def test_a_session_that_is_changed_again_soon_stays_noted(tmp_path: Path) -> None:
+    path = tmp_path / "intents"
+    intents = Intents(path)
+    intents.open()
+    for _ in range(3):
+        await intents.begin("a")
+        intents.done("a")
+    assert path.read_bytes().count(b"\n") == 1
+    await intents.begin("a")
+    await intents.close()
+    await intents.close()
+    assert Intents(path).open() == {"a"}
+
+
+async def test_the_file_of_intents_stays_small(tmp_path: Path) -> None:
     intents = Intents(tmp_path / "intents")
     intents.open()
-    intents.begin("kept")
+    await intents.begin("kept")
     for number in range(60_000):
-        intents.begin(f"{number}")
+        await intents.begin(f"{number}")
         intents.done(f"{number}")
-    intents.close()
+        if number % 100 == 0:
+            intents._close_over()
+    await intents.close()
     assert (tmp_path / "intents").stat().st_size < 2 << 20
     assert Intents(tmp_path / "intents").open() == {"kept"}

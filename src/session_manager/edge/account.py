@@ -1,11 +1,13 @@
 """The account of what subscribers were told: kept while events leave, read after a kill.
 
-Everything here runs on the event loop of the worker's calls.
+Everything here runs on the event loop of the worker's calls, but for what touches files, which is done on a thread. An
+event of a session that is not listed in the file yet waits for that, and those behind it too.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from session_manager.hub import Hub
 from session_manager.ledger import Ledger
 from session_manager.model import SessionMeta
 from session_manager.store import ListQuery, Store
+from session_manager.stores.threads import WorkThread
 
 log = structlog.get_logger("session_manager.worker")
 
@@ -28,6 +31,9 @@ many looks may pass without."""
 
 FAR_BACK = 5_000
 """Most sessions that are compared after a kill."""
+
+PATIENCE = 1.0
+"""Seconds that events wait for the file; then they leave without, for a disk must not stop them."""
 
 BACKLOG, PAUSE = 2_000, 0.05
 """A replay waits while a subscriber has more than so many deliveries before it; it looks again after the pause."""
@@ -41,8 +47,10 @@ class Account:
         self.told = Told()
         self._ledger = Ledger(path)
         self.past = self._ledger.open(self.told)
-        self._held: list[tuple[Callable[[Sequence[Emission]], None], Sequence[Emission]]] | None = []
-        """What happened before the bindings of subscribers were there; None once they are."""
+        self._files = WorkThread("account")
+        self._held: deque[tuple[Callable[[Sequence[Emission]], None], Sequence[Emission]]] = deque()
+        """What waits to go out: for the bindings of subscribers at first, for the file later."""
+        self._letting_out: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
     def publish(self, emissions: Sequence[Emission]) -> None:
@@ -54,19 +62,44 @@ class Account:
         self._out(self._hub.publish_locally, emissions)
 
     def _out(self, tell: Callable[[Sequence[Emission]], None], emissions: Sequence[Emission]) -> None:
-        if self._held is not None:
+        if not self._ready.is_set() or self._held or self._ledger.lacks(emissions):
             self._held.append((tell, emissions))
-            return
-        self._ledger.note(emissions)
-        self.told.note(emissions)
-        tell(emissions)
+            self._let_out()
+        else:
+            self.told.note(emissions)
+            tell(emissions)
+
+    def _let_out(self) -> None:
+        if self._letting_out is None and self._ready.is_set():
+            self._letting_out = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._held:
+                count = len(self._held)
+                lines = self._ledger.lines([emission for _, emissions in self._held for emission in emissions])
+                if lines:
+                    await asyncio.wait({self._files.run(self._ledger.write, lines)}, timeout=PATIENCE)
+                for _ in range(count):
+                    tell, emissions = self._held[0]
+                    self.told.note(emissions)
+                    tell(emissions)
+                    self._held.popleft()  # last, so that nothing overtakes
+        finally:
+            self._letting_out = None
+
+    async def told_all(self, _: str = "") -> None:
+        """Waits until what was published so far has gone out, unless it waits for the bindings."""
+        if self._letting_out is not None:
+            reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._held.append((lambda _: None if reached.done() else reached.set_result(None), ()))
+            await reached
 
     def ready(self) -> None:
         """The bindings are there: lets go of what happened before."""
-        held, self._held = self._held or [], None
-        for tell, emissions in held:
-            self._out(tell, emissions)
         self._ready.set()
+        if self._held:
+            self._let_out()
 
     async def room(self) -> None:
         """Waits until a replay may go on."""
@@ -90,9 +123,9 @@ class Account:
         while True:
             await asyncio.sleep(SAVE)
             looks += 1
-            if looks >= UNSAVED or not await self._backlog():
+            if (looks >= UNSAVED or not await self._backlog()) and not self._held:  # what waits may be listed already
                 looks = 0
-                self._ledger.save(self.told)
+                await self._files.run(self._ledger.save, self._ledger.saving(self.told))
 
     async def _tell_again(self, store: Store, doubtful: Collection[str]) -> None:
         """Compares what was told last with the store, newest changes first, as far back as it matters."""
@@ -117,8 +150,10 @@ class Account:
 
     def abandon(self) -> None:
         """For a worker that could not start."""
+        self._files.stop()
         self._ledger.abandon()
 
-    def close(self, *, clean: bool) -> None:
+    async def close(self, *, clean: bool) -> None:
         """`clean`: everything that was published has been delivered."""
-        self._ledger.close(self.told, clean=clean)
+        await self._files.run(self._ledger.close, self._ledger.saving(self.told, clean=clean))
+        self._files.stop()

@@ -190,7 +190,7 @@ class Bridge:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watching
         await self.flush()
-        self._intents.close()
+        await self._intents.close()
         relay, self._relay = self._relay, None
         if relay is not None:
             await asyncio.to_thread(relay.shutdown)

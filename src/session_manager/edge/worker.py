@@ -168,7 +168,7 @@ class Worker:
         store = LOCAL[adapter.name](adapter.config, base_directory())
         await store.open()
         self._bridge = None
-        return Runtime(store, self._account.publish, configuration.limits)
+        return Runtime(store, self._account.publish, configuration.limits, announced=self._account.told_all)
 
     def _own_store(self) -> Store | None:
         return self._service.runtime.store if self._bridge is None else None
@@ -402,6 +402,7 @@ class Worker:
         self._calls.run(_at_most(self._service.finished(), DRAIN_CALLS))
         if self._bridge is not None:
             self._calls.run(self._bridge.flush())
+        self._calls.run(_at_most(self._account.told_all(), DRAIN_DELIVERIES))
         left = self._deliveries.run(self._delivery.drain(DRAIN_DELIVERIES))
         if left:
             log.warning("deliveries given up at the end", left=left)
@@ -416,7 +417,7 @@ class Worker:
                 )
         self._deliveries.loop.call_soon_threadsafe(self._delivery.close)
         self._calls.run(self._service.runtime.store.close())
-        self._account.close(clean=not left)
+        self._calls.run(self._account.close(clean=not left))
 
 
 class _Subscriptions(TriggerHandler[Any]):

@@ -191,10 +191,10 @@ class BridgeStore:
         self,
         main: Main,
         doubt: Doubt = lambda session_id, entry_ids: None,
-        intend: Callable[[str], None] = lambda session_id: None,
+        intend: Callable[[str], Awaitable[None]] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`intend` is told the session before each change."""
+        """`intend` is told the session before each change, which waits for it."""
         self._main, self._doubt, self._intend, self._monotonic = main, doubt, intend, monotonic
         self._numbers = itertools.count(1)
         self._running: set[asyncio.Task[int]] = set()
@@ -325,7 +325,8 @@ class BridgeStore:
 
     async def _commit(self, view: _Ahead, change: Change) -> int:
         shown = view.sessions.get(change.session_id)
-        self._intend(change.session_id)
+        if self._intend is not None:
+            await self._intend(change.session_id)
         try:
             await self._make(view.mended(change), fresh=shown is None or shown.meta is None)
         except StorageError:
