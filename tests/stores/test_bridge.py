@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from session_manager.errors import BrokenPath, MalformedRequest, SessionManagerE
 from session_manager.events import EVENTS
 from session_manager.model import Entry, SessionMeta
 from session_manager.store import Change, Found, PathQuery
-from session_manager.stores.bridge import PROBE, WHOLE_BYTES, WHOLE_ENTRIES, BridgeStore, MainError, MainSilent
+from session_manager.stores.bridge import PART_BYTES, PART_ENTRIES, PROBE, BridgeStore, MainError, MainSilent
 from tests.bridged import Bridged, InProcessMain
 from tests.stage import InProcess
 
@@ -338,6 +338,7 @@ class Slow(InProcessMain):
         super().__init__(main, hints=hints)
         self.rounds: list[list[str]] = []
         self._round: asyncio.Event | None = None
+        self.look: Callable[[], Awaitable[None]] | None = None
 
     async def call(self, function_id: str, payload: bytes) -> bytes:
         if self._round is None:
@@ -346,6 +347,8 @@ class Slow(InProcessMain):
             asyncio.get_running_loop().call_later(0.002, self._turn)
         self.rounds[-1].append(function_id.removeprefix("session::store::"))
         await self._round.wait()
+        if self.look is not None:
+            await self.look()
         return await super().call(function_id, payload)
 
     def _turn(self) -> None:
@@ -354,12 +357,15 @@ class Slow(InProcessMain):
         self._round = None
 
 
-async def rounds(bridge: Bridged, function: str, **payload: Any) -> list[list[str]]:
-    """The store calls of a function, those made together side by side."""
+async def rounds(
+    bridge: Bridged, function: str, look: Callable[[], Awaitable[None]] | None = None, **payload: Any
+) -> list[list[str]]:
+    """The store calls of a function, those made together side by side; `look` is done before each."""
     slow = Slow(bridge.main, hints=bridge.way.hints)
     store = BridgeStore(slow)
     await store.open()
     slow.rounds.clear()
+    slow.look = look
     bridge.service.runtime = type(bridge.service.runtime)(
         store, lambda emissions: None, bridge.service.runtime.limits, owns_store=False
     )
@@ -386,13 +392,24 @@ async def test_an_update_is_written_in_one_call(bridge: Bridged) -> None:
     assert made == [["get-active-leaf"], ["get-entry"], ["put-entry"]]
 
 
-@pytest.mark.parametrize(("messages", "size"), [(WHOLE_ENTRIES + 1, 1), (1, WHOLE_BYTES)])
-async def test_a_change_that_is_too_big_for_one_call_makes_several(bridge: Bridged, messages: int, size: int) -> None:
+@pytest.mark.parametrize(
+    ("messages", "size", "calls"),
+    [(PART_ENTRIES, 1, 1), (PART_ENTRIES + 1, 1, 2), (1, 2 * PART_BYTES, 1), (9, PART_BYTES // 5, 2)],
+)
+async def test_a_big_change_is_made_in_a_few_calls_and_seen_after_the_last(
+    bridge: Bridged, messages: int, size: int, calls: int
+) -> None:
     await bridge.call("session::ensure", {"session_id": "s"})
-    made = await rounds(bridge, "append-many", session_id="s", messages=[user("x" * size)] * messages)
-    assert [name for names in made for name in names].count("put-entry") == messages
-    assert made[-2:] == [["set-active-leaf"], ["put-meta"]]
-    assert len(await path(bridge.main)) == min(messages, 500)
+    seen = []
+
+    async def look() -> None:
+        seen.append(len((await bridge.main.store.path(PathQuery("s"))).entries))
+
+    made = await rounds(bridge, "append-many", look, session_id="s", messages=[user("x" * size)] * messages)
+    assert made == [["get-active-leaf"], *[["put-entry"]] * calls]
+    assert seen == [0] * (calls + 1)
+    await look()
+    assert seen[-1] == await count(bridge) == messages
 
 
 async def test_a_page_is_read_in_one_call(bridge: Bridged) -> None:

@@ -4,7 +4,8 @@ Rules, locks and ids are this instance's own; nothing is cached, because others 
 knows the store protocol and not how a call travels: that is `Main`.
 
 **Hints.** A main instance of this worker takes hints (see `hints`): it reads a session or a page in one call, which
-costs what the page costs, and makes a change that has entries in one call, whole or not at all. Whether it takes them
+costs what the page costs, and makes a change that has entries in one call, whole or not at all (a very big one in a
+few, of which the last makes it visible). Whether it takes them
 shows in every reply to a call that had one, so it may be replaced by a worker that does not at any time.
 
 **Order of writes.** The protocol itself has no transactions, so beside another worker a change is several calls, and
@@ -32,7 +33,7 @@ import asyncio
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -62,9 +63,9 @@ PROBE = 0.5
 REMEMBERED, ATTEMPTS = 10_000, 16
 """Sessions of which failed changes are remembered, and how many of each."""
 
-WHOLE_ENTRIES, WHOLE_BYTES = 500, 1 << 20
-"""Most entries, and bytes of content, of a change that goes out as one call. The main instance takes a call in at one
-go, and others wait meanwhile."""
+PART_ENTRIES, PART_BYTES = 500, 1 << 20
+"""Most entries, and bytes of content but for the first, of a change that go out as one call: the main instance takes a
+call in at one go, and others wait meanwhile."""
 
 TAIL_STEPS, TAIL_FROM = 3, 500
 """A page behind a given entry is looked for at the end of the path, by so many single steps, in sessions that hold more
@@ -359,15 +360,24 @@ class BridgeStore:
             self._failed.popitem(last=False)
 
     async def _make(self, change: Change, *, fresh: bool) -> None:
-        if self._hints and _fits_one_call(change):
-            first, *others = change.entries
-            hint = {"entries": [entry.wire() for entry in others], "leaf": change.leaf, "meta": change.meta}
-            asked = {"session_id": change.session_id, "entry": first.wire(), "hint": hint}
-            self._hints = (await self._call("put-entry", asked, _read_ok)).hinted is not None
-            if self._hints:
-                return
+        if self._hints and change.entries and not change.drops and await self._made_in_parts(change):
+            return
         for step in steps_of(change, fresh=fresh):
             await self._all(step)
+
+    async def _made_in_parts(self, change: Change) -> bool:
+        """Makes a change in calls with hints, mostly one; leaf and record go with the last. False when the main
+        instance turns out to take none, and has only some of the entries."""
+        parts = _parts(change.entries)
+        for number, (first, *others) in enumerate(parts, 1):
+            hint: dict[str, Any] = {"entries": [entry.wire() for entry in others]}
+            if number == len(parts):
+                hint |= {"leaf": change.leaf, "meta": change.meta}
+            asked = {"session_id": change.session_id, "entry": first.wire(), "hint": hint}
+            self._hints = (await self._call("put-entry", asked, _read_ok)).hinted is not None
+            if not self._hints:
+                return False
+        return True
 
     async def _all(self, step: Step) -> None:
         """Makes the calls of a step and waits for every one of them, also when one fails."""
@@ -510,9 +520,16 @@ def _same(one: Entry, other: Entry) -> bool:
     ) and decode(one.body) == decode(other.body)
 
 
-def _fits_one_call(change: Change) -> bool:
-    size = sum(len(entry.body) for entry in change.entries)
-    return 0 < len(change.entries) <= WHOLE_ENTRIES and size <= WHOLE_BYTES and not change.drops
+def _parts(entries: Sequence[Entry]) -> list[list[Entry]]:
+    parts: list[list[Entry]] = []
+    room = 0
+    for entry in entries:
+        room -= len(entry.body)
+        if room < 0 or len(parts[-1]) == PART_ENTRIES:
+            parts.append([])
+            room = PART_BYTES
+        parts[-1].append(entry)
+    return parts
 
 
 def steps_of(change: Change, *, fresh: bool) -> list[Step]:
