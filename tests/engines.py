@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from session_manager.dev import EngineThread, Unkindness
+from tests.wire import COMMAND, clean_environment
 
 _CONFIG = """\
 workers:
@@ -172,3 +173,41 @@ def loopback_engine(
     """The URL of a loopback engine in a thread of its own."""
     with EngineThread(config_dir=config_dir, seed=seed, unkindness=unkindness) as engine:
         yield engine.url
+
+
+class LoopbackProcess:
+    """A loopback engine in a process, on a port and in a directory that outlive it."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        self._directory, self._port = directory, free_port()
+        self.url = f"ws://127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self._directory / "output.txt").open("ab") as output:
+            self._process = subprocess.Popen(
+                (*COMMAND, "engine", "--port", str(self._port)),
+                cwd=self._directory,
+                env=clean_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        wait_for_port(self._port, self._process)
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(5)
+
+
+@contextmanager
+def loopback_process(directory: Path) -> Iterator[LoopbackProcess]:
+    engine = LoopbackProcess(directory)
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.kill()

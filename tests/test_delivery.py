@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from typing import Any
 
@@ -65,6 +66,63 @@ async def test_a_subscriber_that_is_busy_in_its_handler_gets_the_next_events_all
     delivery = Delivery(subscribers.send, Pace(patience=0.02, short=0.001))
     delivery.take(parcels(binding("a"), range(20)))
     await until(lambda: subscribers.got["a"] == list(range(20)))
+
+
+async def test_an_answer_that_is_lost_costs_one_patience_and_not_the_order_of_what_follows() -> None:
+    sent: list[tuple[int, float]] = []
+    pace, held = Pace(patience=0.1, most_patience=0.1, short=0.001), asyncio.Event()
+
+    async def send(to: Binding, payload: bytes) -> None:
+        number = msgspec.json.decode(payload)
+        sent.append((number, asyncio.get_running_loop().time()))
+        if number != 1:
+            await held.wait()  # the answer to 0 is lost, those to 2 and 3 take their time
+
+    delivery = Delivery(send, pace)
+    delivery.take(parcels(binding("a"), range(4)))
+    await until(lambda: len(sent) == 4)
+    assert [number for number, _ in sent] == [0, 1, 2, 3]
+    assert sent[3][1] - sent[2][1] >= pace.patience
+    held.set()
+    assert await delivery.drain(5) == 0
+
+
+async def test_after_a_slow_answer_the_next_ones_are_given_more_time() -> None:
+    sent: list[tuple[int, float]] = []
+    slow, pace = {40: 0.06, 42: 60.0}, Pace(patience=0.05, most_patience=1.0)
+
+    async def send(to: Binding, payload: bytes) -> None:
+        number = msgspec.json.decode(payload)
+        sent.append((number, asyncio.get_running_loop().time()))
+        await asyncio.sleep(slow.get(number, 0))
+
+    delivery = Delivery(send, pace)
+    delivery.take(parcels(binding("a"), range(41)))
+    assert await delivery.drain(5) == 0
+    delivery.take(parcels(binding("a"), range(41, 44)))
+    await until(lambda: len(sent) == 44)
+    assert [number for number, _ in sent] == list(range(44))
+    assert sent[43][1] - sent[42][1] >= 0.1
+    delivery.close()
+
+
+async def test_an_answer_that_came_while_this_process_had_no_turn_is_looked_at_before_the_next_event_leaves() -> None:
+    loop, seen = asyncio.get_running_loop(), list[str]()
+    arrived = asyncio.Event()
+
+    async def send(to: Binding, payload: bytes) -> None:
+        seen.append(f"sent {payload.decode()}")
+        await arrived.wait()
+        for _ in range(5):  # what came is read, decoded and handed on
+            await asyncio.sleep(0)
+        seen.append(f"answered {payload.decode()}")
+
+    delivery = Delivery(send, Pace(patience=0.02, most_patience=0.02))
+    delivery.take(parcels(binding("a"), range(2)))
+    loop.call_later(0.01, arrived.set)
+    loop.call_later(0.005, time.sleep, 0.1)
+    assert await delivery.drain(5) == 0
+    assert seen == ["sent 0", "answered 0", "sent 1", "answered 1"]
 
 
 async def test_a_large_payload_is_given_the_time_that_it_takes_on_its_way() -> None:

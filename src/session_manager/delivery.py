@@ -1,10 +1,12 @@
 """Deliveries to subscribers: lanes, because the engine keeps no order among calls.
 
 One lane per binding and session. The next event of a lane leaves when the one before was answered, or after a
-patience, whichever comes first; while older answers are outstanding a short pace replaces the patience, so that a
-subscriber which runs a whole agent turn inside its handler gets that turn's events at once. The patience is longer
+patience, whichever comes first; as long as the subscriber stays silent after that a short pace replaces the patience,
+so that one which runs a whole agent turn inside its handler gets that turn's events at once. The patience is longer
 where answers usually take longer (a busy machine must not cost the order), and the pace slows down with every further
-answer that is outstanding (a subscriber that never answers must not be a busy machine). A lane that lags merges
+event that is not answered (a subscriber that never answers must not be a busy machine). An answer ends the silence,
+whatever older ones are missing: the engine loses one now and then, and that must not cost the order of what follows. A
+lane that lags merges
 waiting updates of one message into the newest, which carries the whole message. Each binding has one bounded queue; on
 overflow the oldest parcels are dropped, counted and logged. Nothing a subscriber does is felt by a writer.
 
@@ -31,6 +33,13 @@ Send = Callable[[Binding, bytes], Awaitable[None]]
 
 UNKNOWN = 0.0125
 """Seconds that an answer is taken to need as long as none has come: rather wait a moment than lose the order."""
+
+FADING = 0.99
+"""What is left of the slowest answer's time with every further answer."""
+
+LATE = 0.01
+"""Seconds by which a patience may end late. Where it is more this process had no turn for so long, and the answer may
+have come meanwhile without having been looked at."""
 
 
 class Parcel(Struct, frozen=True):
@@ -84,14 +93,15 @@ class _Waiting:
 class _Lane:
     """The parcels of one session for one binding."""
 
-    __slots__ = ("last", "newest", "outstanding", "queue", "ready", "session_id", "stalled", "timer")
+    __slots__ = ("last", "newest", "outstanding", "queue", "ready", "session_id", "silent", "stalled", "timer")
+    # `silent`: how many in a row were given up waiting for.
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         self.queue: deque[_Waiting] = deque()
         self.newest: dict[str, _Waiting] = {}
         self.last: asyncio.Task[None] | None = None
-        self.outstanding = 0
+        self.outstanding = self.silent = 0
         self.ready = True
         self.stalled = False
         self.timer: asyncio.TimerHandle | None = None
@@ -103,8 +113,20 @@ class _Lane:
 class _Outbox:
     """The queue of one binding: its lanes, and all its waiting parcels in the order in which they came."""
 
-    __slots__ = ("binding", "bytes", "count", "lanes", "order", "reachable", "stalled", "tally", "unanswered", "usual")
-    # `usual`: seconds that an answer usually takes, long handlers left aside.
+    __slots__ = (
+        "binding",
+        "bytes",
+        "count",
+        "lanes",
+        "order",
+        "peak",
+        "reachable",
+        "stalled",
+        "tally",
+        "unanswered",
+        "usual",
+    )
+    # `usual`: seconds that an answer usually takes; `peak`: what the slowest of late took. Long handlers left aside.
 
     def __init__(self, binding: Binding) -> None:
         self.binding = binding
@@ -114,11 +136,12 @@ class _Outbox:
         self.tally = Tally()
         self.unanswered = self.count = self.bytes = 0
         self.reachable = True
-        self.usual = UNKNOWN
+        self.usual, self.peak = UNKNOWN, 0.0
 
     def took(self, seconds: float, most: float) -> None:
         """Learns how long an answer took, or that it takes longer than so long."""
         self.usual += (min(seconds, most) - self.usual) / 8
+        self.peak = max(self.peak * FADING, seconds if seconds < most else 0.0)
 
     def tidy(self) -> None:
         """Lets go of what no longer waits, also behind a parcel that waits long."""
@@ -267,9 +290,9 @@ class Delivery:
     def _pause(self, outbox: _Outbox, lane: _Lane) -> float:
         """Seconds after which the next parcel of a lane leaves without an answer to the one before."""
         pace = self._pace
-        if lane.outstanding:
-            return max(pace.short * (1 + lane.outstanding / 4), outbox.usual)
-        return max(pace.patience, min(8 * outbox.usual, pace.most_patience))
+        if lane.silent:
+            return max(pace.short * (1 + lane.silent / 4), outbox.usual)
+        return max(pace.patience, min(max(8 * outbox.usual, 2 * outbox.peak), pace.most_patience))
 
     async def _deliver(self, outbox: _Outbox, payload: bytes) -> None:
         binding, tally = outbox.binding, outbox.tally
@@ -290,7 +313,14 @@ class Delivery:
             outbox.reachable = True
 
     def _impatient(self, outbox: _Outbox, lane: _Lane) -> None:
+        assert lane.timer is not None
+        loop = asyncio.get_running_loop()
+        late = loop.time() - lane.timer.when()
+        if late > LATE:
+            lane.timer = loop.call_later(min(late, self._pace.patience), self._impatient, outbox, lane)
+            return
         lane.timer, lane.ready = None, True
+        lane.silent += 1
         outbox.took(2 * self._pause(outbox, lane), self._pace.most_patience)
         self._advance(outbox, lane)
 
@@ -300,7 +330,7 @@ class Delivery:
         outbox.unanswered -= 1
         lane.outstanding -= 1
         if lane.last is done:
-            lane.last, lane.ready = None, True
+            lane.last, lane.ready, lane.silent = None, True, 0
             if lane.timer is not None:
                 lane.timer.cancel()
                 lane.timer = None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,9 +16,9 @@ from iii.iii import III
 from iii.iii_constants import ReconnectionConfig
 
 from session_manager.events import EVENTS
-from tests.engines import NoEngine, free_port, real_engine_process, wait_for_port
+from tests.engines import NoEngine, loopback_process, real_engine_process
 from tests.sdk import call, close_client, open_client
-from tests.wire import COMMAND, WorkerProcess, clean_environment, worker_process
+from tests.wire import WorkerProcess, worker_process
 
 BACK_SOON = ReconnectionConfig(initial_delay_ms=100, max_delay_ms=500)
 
@@ -31,44 +29,6 @@ class Engine(Protocol):
     def start(self) -> None: ...
 
     def kill(self) -> None: ...
-
-
-class LoopbackProcess:
-    """A loopback engine in a process, on a port and in a directory that outlive it."""
-
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir()
-        self._directory, self._port = directory, free_port()
-        self.url = f"ws://127.0.0.1:{self._port}"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with (self._directory / "output.txt").open("ab") as output:
-            self._process = subprocess.Popen(
-                (*COMMAND, "engine", "--port", str(self._port)),
-                cwd=self._directory,
-                env=clean_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        wait_for_port(self._port, self._process)
-
-    def kill(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait(5)
-
-
-@contextmanager
-def loopback_process(directory: Path) -> Iterator[LoopbackProcess]:
-    engine = LoopbackProcess(directory)
-    engine.start()
-    try:
-        yield engine
-    finally:
-        engine.kill()
 
 
 class View:

@@ -1,21 +1,30 @@
 """Many appends to one session: every subscriber hears of each, in order, whatever the others do.
 
-A worker that gets no answer within its patience goes on without it, so the order holds on a machine that is not starved
-of CPU; the loopback engine, which shuffles harder than the real one, is therefore left to the long tests.
+A worker that gets no answer within its patience goes on without it, so the order holds where an answer does not take
+that long. In one process with the engine, the clients and the test it does now and then, for the threads of a process
+take turns; the engine and the subscriber that counts are therefore processes of their own, as they are for users.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.dev.client import eventually, peer, unique
-from tests.engine.conftest import REAL_OR_LONG, Connect, Serve, Sink, user
+from tests.dev.client import peer, unique
+from tests.engine.conftest import Connect, Serve, user
+from tests.engines import loopback_process, on_both_engines, real_engine
 from tests.sdk import call
+from tests.wire import clean_environment
 
 APPENDS, AT_ONCE = 2000, 32
+
+CLIENTS = Path(__file__).parent / "clients"
 
 
 async def append_many(client: Any, session_id: str) -> None:
@@ -46,27 +55,70 @@ async def path(client: Any, session_id: str) -> list[str]:
         asked["cursor"] = page["next_cursor"]
 
 
-@pytest.mark.parametrize("url", REAL_OR_LONG, indirect=True)
+@pytest.fixture(scope="module", params=on_both_engines())
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An engine in a process of its own."""
+    if request.param == "real":
+        with real_engine() as running:
+            yield running
+    else:
+        with loopback_process(tmp_path_factory.mktemp("engine") / "loopback") as engine:
+            yield engine.url
+
+
+class Listener:
+    """A subscriber to the messages of a session, in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.heard: list[tuple[str, str]] = []
+
+    async def listen(self, count: int) -> None:
+        """Returns when it has heard of so many messages."""
+        async with asyncio.timeout(60):
+            while len(self.heard) < count:
+                entry, parent = (await self._line()).split()
+                self.heard.append((entry, parent))
+
+    async def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = (await self._process.stdout.readline()).decode()
+        assert line, "the listener has ended"
+        return line
+
+
+@asynccontextmanager
+async def listener(url: str, session_id: str) -> AsyncIterator[Listener]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(CLIENTS / "listener.py"), url, session_id, unique("listener-")),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env=clean_environment(),
+    )
+    try:
+        made = Listener(process)
+        assert (await made._line()).strip() == "bound"
+        yield made
+    finally:
+        process.kill()
+        await process.communicate()
+
+
 @pytest.mark.parametrize("silent", [0, 20])
 async def test_two_thousand_appends_are_told_in_order_and_none_is_missing(
     url: str, serve: Serve, connect: Connect, silent: int
 ) -> None:
-    worker, client, subscriber = serve(url), await connect(url), await connect(url)
+    worker, client = serve(url), await connect(url)
     await worker.ready(client)
     await call(client, "session::ensure", {"session_id": "s"})
-    async with peer(url) as mute:
+    async with peer(url) as mute, listener(url, "s") as subscriber:
         await mute.introduce(unique("mute-"))
         for _ in range(silent):
             function_id = unique("silent::")
             await mute.register(function_id)  # and never answers
             asked = {"trigger_type": "session::message-added", "function_id": function_id, "config": {}}
             await mute.call("engine::register_trigger", asked)
-        sink = Sink(subscriber)
-        await sink.bind_by_function({"session_id": "s"})
-        await append_many(client, "s")
-        await eventually(lambda: len(sink.events) >= APPENDS, 30)
+        await asyncio.gather(append_many(client, "s"), subscriber.listen(APPENDS))
         assert len(mute.seen("invokefunction")) >= silent
-    heard = [event["entry_id"] for event in sink.events]
-    assert heard == await path(client, "s")
-    for before, after in zip(sink.events, sink.events[1:], strict=False):
-        assert after["parent_id"] == before["entry_id"]
+    stored = await path(client, "s")
+    assert subscriber.heard == list(zip(stored, ["None", *stored], strict=False))

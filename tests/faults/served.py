@@ -23,8 +23,8 @@ from iii.iii import III
 from session_manager.clock import RandomIds, SystemClock
 from session_manager.doctor.check import check
 from session_manager.errors import SessionManagerError
-from tests.bridge.topology import Engine, loopback_process
-from tests.engines import real_engine_process
+from tests.bridge.topology import Engine
+from tests.engines import loopback_process, real_engine_process
 from tests.faults.load import Look, Told, check_store, problems, run, titled
 from tests.sdk import close_client, open_client
 from tests.wire import WorkerProcess, worker_process
