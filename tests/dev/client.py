@@ -84,6 +84,13 @@ class Peer:
             self._ws.protocol.send_text(message)
         self._ws.transport.write(b"".join(self._ws.protocol.data_to_send()))
 
+    def stop_reading(self) -> None:
+        """Let what the engine sends pile up."""
+        self._ws.transport.pause_reading()
+
+    def read_on(self) -> None:
+        self._ws.transport.resume_reading()
+
     async def ping(self) -> None:
         await asyncio.wait_for(await self._ws.ping(), PATIENCE_S)
 

@@ -298,6 +298,25 @@ async def test_awaited_calls_one_at_a_time_keep_their_order(url: str) -> None:
         assert arrived == list(range(200))
 
 
+async def test_a_worker_that_stops_reading_holds_nobody_up_and_misses_nothing(url: str) -> None:
+    sink, count = unique("sink::"), 3000
+    async with peer(url) as slow, peer(url) as caller:
+        await slow.introduce(unique("slow-"))
+        await slow.register(sink)
+        await slow.settled()
+        slow.stop_reading()
+        for number in range(count):
+            await caller.send(
+                "invokefunction", function_id=sink, data={"n": number, "x": "x" * 1000}, action={"type": "void"}
+            )
+        for _ in range(20):  # the sender notices nothing, and is answered as ever
+            await caller.call("engine::unregister_trigger", {"id": "none"})
+        assert not slow.seen("invokefunction")
+        slow.read_on()
+        arrived = await slow.several(count, "invokefunction", 20)
+        assert sorted(frame["data"]["n"] for frame in arrived) == list(range(count))
+
+
 async def test_a_worker_may_call_while_it_is_called(url: str) -> None:
     outer, inner = unique("outer::"), unique("inner::")
     async with peer(url) as worker, peer(url) as client:

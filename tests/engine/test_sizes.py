@@ -61,7 +61,7 @@ async def test_a_message_that_the_engine_cannot_carry_on_is_refused_and_harms_no
     assert not refused or "payload_too_large" in refused or "an entry may have at most" in refused
     one = await call(other, "session::append", {"session_id": "s", "message": user("small"), "entry_id": "small"})
     assert one["entry_id"] == "small"
-    await eventually(lambda: "small" in sink.entries(), 30)
+    await eventually(lambda: "small" in sink.entries(), 60)
     if not refused:
         got = await call(client, "session::get-message", {"session_id": "s", "entry_id": "large"}, timeout_ms=60_000)
         assert len(text_of(got["entry"]["message"])) == size

@@ -186,7 +186,7 @@ class Introspection:
         return {"triggers": _sorted(rows, "id")}
 
     def _type_info(self, given: dict[str, Any]) -> Any:
-        place = given["namespace"] or frames.DEFAULT_NAMESPACE
+        place = frames.DEFAULT_NAMESPACE if given["namespace"] is None else given["namespace"]
         detail = self._catalog.type_detail(place, given["id"])
         if detail is None:
             raise Refused("NOT_FOUND", f"Trigger type '{given['id']}' is not registered in namespace '{place}'.")
