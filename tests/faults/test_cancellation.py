@@ -36,6 +36,8 @@ async def shows(stage: InProcess, session: str) -> tuple[int, list[str]]:
 
 
 async def test_an_append_cut_off_at_any_point_is_whole_or_absent(stage: InProcess, figure: Figure) -> None:
+    told: list[str] = []
+    await stage.bind("session::message-added", {}, lambda event: told.append(event["message"]["content"][0]["text"]))
     await stage.call("session::ensure", {"session_id": "s"})
     texts: list[str] = []
     rounds = stored = 0
@@ -51,6 +53,8 @@ async def test_an_append_cut_off_at_any_point_is_whole_or_absent(stage: InProces
         stored += text in seen
         texts = seen
     assert 0 < stored < rounds, "the points of cancellation lie on both sides of the commit"
+    await stage.settle()
+    assert told == texts, "what is stored is told, whether or not anybody waited for it"
     figure(
         "Cancellation",
         "append, append-many and fork cancelled after 0 to 24 turns of the event loop, on every store",

@@ -165,6 +165,18 @@ def test_every_kind_has_its_test() -> None:
     assert set(KINDS) == set(BREAKS) | elsewhere
 
 
+def test_a_record_that_reads_well_and_is_not_what_was_written_is_not_served(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    asyncio.run(filled(path))
+    changed = """CAST(replace(CAST(meta AS TEXT), '"title":"t"', '"title":"x"') AS BLOB)"""
+    sql(f"UPDATE session SET meta = {changed} WHERE id = 'sick'")(path)
+    assert "record-damaged" in {finding.kind for finding in examined(path).findings}
+    assert asyncio.run(broken_out(path)) == {
+        "sick": "session/storage: the record of session 'sick' is damaged",
+        "well": WELL,
+    }
+
+
 @pytest.mark.parametrize("kind", [kind for kind in BREAKS if kind not in ("file-damaged", "stray-entries")])
 def test_damage_concerns_its_own_session_only(kind: str, tmp_path: Path, figure: Figure) -> None:
     path = tmp_path / "sessions.db"

@@ -14,10 +14,11 @@ from session_manager.bindings import TRIGGER_TYPES, binding
 from session_manager.errors import CodedError, MalformedRequest, SessionManagerError
 from session_manager.functions import FUNCTIONS
 from session_manager.store import Store
+from session_manager.stores.fs import FsStore
 from session_manager.stores.memory import MemoryStore
 from session_manager.stores.sqlite import SqliteStore
 from tests.faults.conftest import Figure
-from tests.faults.load import service, user
+from tests.faults.load import service, store_in, user
 from tests.faults.payloads import Maker, schemas
 
 FRESH = 2_000
@@ -62,7 +63,7 @@ async def bombard(store: Any, count: int, seed: int) -> Counter[str]:
     to = service(counting, published.extend)
     shapes, maker, outcomes = schemas(), Maker(seed), Counter[str]()
     chosen = random.Random(seed)
-    targets = [function.id for function in FUNCTIONS if "config" not in function.id]
+    targets = [function.id for function in FUNCTIONS]
     kinds = [trigger_type.id for trigger_type in TRIGGER_TYPES]
     for n in range(count):
         if n % FRESH == 0:
@@ -98,10 +99,9 @@ async def bombard(store: Any, count: int, seed: int) -> Counter[str]:
     return outcomes
 
 
-@pytest.mark.parametrize("name", ["memory", "sqlite"])
+@pytest.mark.parametrize("name", ["memory", "sqlite", "fs"])
 async def test_no_payload_does_what_it_should_not(name: str, tmp_path: Path) -> None:
-    store = MemoryStore() if name == "memory" else SqliteStore(tmp_path / "sessions.db")
-    outcomes = await bombard(store, 4_000, seed=7)
+    outcomes = await bombard(MemoryStore() if name == "memory" else store_in(tmp_path, name), 4_000, seed=7)
     assert outcomes["answered"] > 500
     assert outcomes["malformed request"] > 500
     assert {"session/not_found", "session/entry_not_found", "session/invalid_request"} <= set(outcomes)
@@ -110,13 +110,14 @@ async def test_no_payload_does_what_it_should_not(name: str, tmp_path: Path) -> 
 @pytest.mark.long
 async def test_no_payload_of_120000_does_what_it_should_not(tmp_path: Path, figure: Figure) -> None:
     whole: Counter[str] = Counter()
-    for seed, store in ((1, MemoryStore()), (2, SqliteStore(tmp_path / "sessions.db", "OFF"))):
-        whole += await bombard(store, 60_000, seed)
+    stores: tuple[Store, ...] = (MemoryStore(), SqliteStore(tmp_path / "sessions.db", "OFF"), FsStore(tmp_path / "fs"))
+    for seed, store in enumerate(stores, 1):
+        whole += await bombard(store, 40_000, seed)
     refused = sum(count for kind, count in whole.items() if kind not in ("answered", "bound"))
     figure(
         "Malformed requests",
         "right, nearly right and nonsensical payloads made from the schemas, to every function, raw store functions "
-        "and trigger configurations included",
+        "and trigger configurations included, in the memory, SQLite and fs store",
         f"{whole.total():,} payloads, {refused:,} refused",
         "no unhandled exception, no write or event of a refused call; every error a shape rejection or a code",
     )

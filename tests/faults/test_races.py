@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 from typing import Any
 
 import pytest
@@ -160,3 +162,45 @@ async def test_an_append_behind_an_update_in_flight_keeps_both(stage: InProcess)
     entry = (await stage.call("session::get-message", {"session_id": "s", "entry_id": "e"}))["entry"]
     assert entry["revision"] == 20
     assert (await stage.call("session::get", {"session_id": "s"}))["meta"]["message_count"] == 21
+
+
+async def test_events_of_updates_shuffled_and_doubled_still_end_in_what_is_stored(stage: InProcess) -> None:
+    heard: list[dict[str, Any]] = []
+    for kind in ("session::message-added", "session::message-updated"):
+        await stage.bind(kind, {}, heard.append)
+    await stage.call("session::ensure", {"session_id": "s"})
+    await stage.call("session::append", {"session_id": "s", "entry_id": "e", "message": user("0")})
+    await at_once(
+        *(
+            stage.call(
+                "session::update-message", {"session_id": "s", "entry_id": "e", "content": user(str(n))["content"]}
+            )
+            for n in range(1, 201)
+        )
+    )
+    await stage.settle()
+    doubled = heard * 2
+    random.Random(1).shuffle(doubled)
+    believed = max(doubled, key=lambda event: event.get("revision", 0))
+    entry = (await stage.call("session::get-message", {"session_id": "s", "entry_id": "e"}))["entry"]
+    assert (believed["revision"], believed["message"]) == (entry["revision"], entry["message"]) == (200, user("200"))
+
+
+async def test_a_list_read_while_sessions_are_deleted_repeats_none_and_skips_no_other(stage: InProcess) -> None:
+    ids = [f"s{n:04}" for n in range(1200)]
+    for start in range(0, len(ids), 200):
+        await at_once(*(stage.call("session::ensure", {"session_id": id_}) for id_ in ids[start : start + 200]))
+    doomed = set(ids[::3])
+    for order in ("created_asc", "created_desc", "updated_desc"):
+        going = iter([id_ for number, id_ in enumerate(sorted(doomed)) if number % 3 == len(order) % 3])
+        seen: list[str] = []
+        request: dict[str, Any] = {"order": order, "limit": 50}
+        while True:
+            page = await stage.call("session::list", request)
+            seen += [meta["session_id"] for meta in page["sessions"]]
+            await at_once(*(stage.call("session::delete", {"session_id": id_}) for id_ in itertools.islice(going, 12)))
+            if "next_cursor" not in page:
+                break
+            request["cursor"] = page["next_cursor"]
+        assert len(seen) == len(set(seen))
+        assert set(ids) - doomed <= set(seen)

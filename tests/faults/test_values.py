@@ -17,6 +17,7 @@ from session_manager.errors import MalformedRequest
 from session_manager.functions import FUNCTIONS
 from session_manager.hub import Hub
 from session_manager.store import Store
+from session_manager.stores.fs import FsStore
 from session_manager.stores.memory import MemoryStore
 from session_manager.stores.sqlite import SqliteStore
 from tests.faults.conftest import Figure
@@ -160,7 +161,8 @@ async def test_duplicate_keys_keep_the_last_as_on_the_wire(stage: InProcess) -> 
 
 @pytest.mark.parametrize(("name", "text"), [("8 MB", "x" * 8_000_000), ("60 MB", "tool output " * 5_000_000)])
 async def test_a_big_message_is_kept_exactly(name: str, text: str, tmp_path: Path) -> None:
-    for store in (MemoryStore(), SqliteStore(tmp_path / "sessions.db")):
+    stores: tuple[Store, ...] = (MemoryStore(), SqliteStore(tmp_path / "sessions.db"), FsStore(tmp_path / "fs"))
+    for store in stores:
         await store.open()
         to = service(store)
         await to.call("session::ensure", {"session_id": "s"})
@@ -174,6 +176,14 @@ async def test_a_big_message_is_kept_exactly(name: str, text: str, tmp_path: Pat
         entry = (await to.call("session::get-message", {"session_id": "s", "entry_id": "e"}))["entry"]
         assert entry["message"] == user(text + "!")
         await store.close()
+
+
+async def test_a_message_of_8_mb_is_kept_exactly_everywhere(stage: InProcess) -> None:
+    message = user("漢字 \0 \U0001f600 output\n" * 320_000)
+    await stage.call("session::ensure", {"session_id": "s"})
+    await stage.call("session::append", {"session_id": "s", "entry_id": "e", "message": message})
+    page = await stage.call("session::messages", {"session_id": "s"})
+    assert page["messages"] == [{"entry_id": "e", "message": message}]
 
 
 BIG: dict[str, Any] = {
