@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.engines import loopback_engine
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -27,16 +31,41 @@ def test_the_install_steps_make_a_worker_that_starts(tmp_path: Path) -> None:
     [install] = re.findall(r"^RUN (python -m venv /app.+)$", DOCKERFILE, flags=re.MULTILINE)
     script = install.replace("/app", str(app)).replace("/src", str(source)).replace("python ", f"{sys.executable} ", 1)
     subprocess.run(["/bin/sh", "-eu", "-c", script], check=True, capture_output=True, timeout=300)
-    [entry] = re.findall(r'^ENTRYPOINT \["(.+?)"', DOCKERFILE, flags=re.MULTILINE)
-    out = subprocess.run(
-        [entry.replace("/app", str(app)), "--manifest"],
-        cwd=tmp_path,
-        env={"PATH": os.environ["PATH"]},
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    assert '"name": "session-manager"' in out
+    _serves_and_stops(tmp_path / "data", app)
+
+
+def _serves_and_stops(data: Path, app: Path) -> None:
+    """Runs the entry point as the container does: its environment and nothing else, in the volume's directory."""
+    data.mkdir(mode=0o700)
+    [entry] = re.findall(r"^ENTRYPOINT (\[.+\])$", DOCKERFILE, flags=re.MULTILINE)
+    [variables] = re.findall(r"^ENV (.+)$", DOCKERFILE, flags=re.MULTILINE)
+    environment = dict(one.split("=", 1) for one in variables.replace("/data", str(data)).split())
+    command = json.loads(entry.replace("/app", str(app)))
+    with loopback_engine() as url:
+        worker = subprocess.Popen(
+            [*command, "--url", url],
+            cwd=data,
+            env={"PATH": os.defpath, **environment},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert worker.stderr is not None
+            first = worker.stderr.readline()
+            assert "serving" in first, first
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(10) == 0
+        finally:
+            worker.kill()
+            worker.communicate()
+    kept = {path.name for path in (data / "data" / "session-manager").iterdir()}
+    assert {"sessions.db", "session-manager.log"} <= kept
+
+
+def test_the_build_is_sent_what_it_copies_and_no_more() -> None:
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, flags=re.MULTILINE)
+    assert sent == {name for names in copied for name in names.split()}
 
 
 def test_the_container_is_not_root_and_keeps_its_data_in_a_volume() -> None:
