@@ -8,12 +8,15 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from session_manager.catchup import Told
+from session_manager.config import BridgeConfig
 from session_manager.edge.account import Account
+from session_manager.edge.bridge import Bridge
 from session_manager.events import EVENTS, Deleted, Emission, Envelope, open_envelope
 from session_manager.intents import Intents
 from session_manager.ledger import Ledger
@@ -240,6 +243,8 @@ class Hub:
     def publish(self, emissions: Sequence[Emission]) -> None:
         self.told += [emission.event.session_id for emission in emissions]
 
+    publish_locally = publish
+
 
 @pytest.fixture
 async def account(tmp_path: Path) -> AsyncIterator[Account]:
@@ -277,6 +282,31 @@ async def test_events_wait_until_their_sessions_are_listed_in_the_file(account: 
     assert listed.count(b"\n") == 2
     account.publish(deleted("a"))
     assert hub.told == ["a", "b", "a"], "an event of a session that is listed waited"
+
+
+async def test_a_reply_through_a_bridge_waits_for_events_that_wait_for_the_file(
+    account: Account, tmp_path: Path
+) -> None:
+    go, hub = threading.Event(), account._hub
+    assert isinstance(hub, Hub)
+    account._ledger.write = lambda lines: (go.wait(5), None)[1]  # type: ignore[method-assign]
+    bridge = Bridge(BridgeConfig(url="ws://main.invalid"), "test", account, tmp_path / "intents")
+    bridge._loop = asyncio.get_running_loop()
+    bridge._relay = SimpleNamespace(connected=True)  # type: ignore[assignment] # all that is asked of it here
+
+    async def tell(function_id: str, payload: bytes) -> bytes:
+        bridge._hear(event[0])  # the main instance tells everybody, this bridge included
+        return b"{}"
+
+    bridge._line.call = tell  # type: ignore[method-assign]
+    event = deleted("a")
+    bridge.publish(event)
+    answering = asyncio.create_task(bridge.announced("a"))
+    await asyncio.sleep(0.02)
+    assert not answering.done()
+    go.set()
+    await answering
+    assert hub.told == ["a"]
 
 
 async def test_a_disk_that_does_not_answer_does_not_stop_events(

@@ -213,6 +213,7 @@ class Bridge:
         mark, echo = self._echoes.get(session_id, (None, None))
         if echo is not None and told and self._relay is not None and self._relay.connected:
             await asyncio.wait({echo}, timeout=ECHO)
+            await self._account.told_all()
         if mark is not None and self._echoes.get(session_id, (None, None))[0] == mark:
             del self._echoes[session_id]
 
