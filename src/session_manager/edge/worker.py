@@ -292,7 +292,8 @@ class Worker:
         )
 
     async def _backlog(self) -> int:
-        """The longest queue of deliveries. On the calls' loop."""
+        """The longest queue of deliveries, once what was published is in it. On the calls' loop."""
+        await self._account.told_all()
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._waiting(), self._deliveries.loop))
 
     async def _waiting(self) -> int:
