@@ -1,6 +1,7 @@
 """Runs every fault, the long ones too, and writes the table of docs/reliability.md: python -m tests.faults.report
 
-With `--keep FILE` the figures are kept in a file, and taken from it if it is there. Takes about ten minutes.
+With `--keep FILE` the figures are kept in a file, and taken from it if it is there. Takes about twenty minutes. With
+`III_BIN` set, workers are killed on a real engine too.
 """
 
 from __future__ import annotations

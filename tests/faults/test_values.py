@@ -259,7 +259,9 @@ async def test_no_big_request_holds_up_the_others(name: str, tmp_path: Path, fig
     )
 
 
-async def test_limits_are_enforced_with_errors_that_name_the_field(stage: InProcess) -> None:
+async def test_limits_are_enforced_with_errors_that_name_the_field(
+    stage: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await stage.call("session::ensure", {"session_id": "s"})
     long_id = "i" * (door.MAX_ID + 1)
     messages = [user("x")] * (door.MAX_BATCH + 1)
@@ -277,5 +279,13 @@ async def test_limits_are_enforced_with_errors_that_name_the_field(stage: InProc
             await stage.service.call(f"session::{function}", payload)
     with pytest.raises(MalformedRequest, match=r"at most .* bytes as JSON"):
         await stage.service.call("session::append", {"session_id": "s", "message": user("x" * door.MAX_BODY)})
+    deep = nested(door.MAX_REQUEST_LEVELS)  # of a key that nobody knows, yet it must be walked
+    with pytest.raises(MalformedRequest, match="at `unknown"):
+        await stage.service.call("session::append", {"session_id": "s", "message": user("x"), "unknown": deep})
+    monkeypatch.setattr(door, "MAX_CHANGE", 10_000)
+    several = [user("x" * 3000)] * 4
+    with pytest.raises(MalformedRequest, match="one call may add at most 10000 bytes as JSON"):
+        await stage.service.call("session::append-many", {"session_id": "s", "messages": several})
     assert await stage.call("session::messages", {"session_id": "s"}) == {"messages": []}
+    await stage.call("session::append-many", {"session_id": "s", "messages": several[:3]})
     await stage.call("session::append", {"session_id": "s", "entry_id": "i" * 300, "message": user("x")})
