@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from session_manager.errors import StorageError
 from session_manager.stores.sqlite import SqliteStore
 from tests.faults import shim
 from tests.faults.conftest import Figure
-from tests.faults.load import look, service, user
+from tests.faults.load import look, service, store_in, user
 
 
 def on_a_disk(kind: str, tmp_path: Path, library: Path, mode: str) -> dict[str, Any]:
@@ -87,11 +88,12 @@ def test_reads_do_not_wait_for_slow_commits(kind: str, tmp_path: Path, library: 
     )
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "fs"])
 async def test_a_directory_that_goes_and_comes_back_costs_only_the_calls_meanwhile(
-    tmp_path: Path, figure: Figure
+    kind: str, tmp_path: Path, figure: Figure
 ) -> None:
     there, away = tmp_path / "data", tmp_path / "away"
-    store = SqliteStore(there / "sessions.db")
+    store = store_in(there, kind)
     await store.open()
     to = service(store)
     await to.call("session::ensure", {"session_id": "s"})
@@ -100,19 +102,56 @@ async def test_a_directory_that_goes_and_comes_back_costs_only_the_calls_meanwhi
     for _ in range(2):
         with pytest.raises(StorageError):
             await to.call("session::append", {"session_id": "s", "message": user("during")})
+        if kind == "sqlite":  # the other one has it in memory
+            with pytest.raises(StorageError):
+                await to.call("session::messages", {"session_id": "s"})
+    assert not there.exists(), "a worker makes no new store where it lost one"
+    there.mkdir()
+    for _ in range(2):
         with pytest.raises(StorageError):
-            await to.call("session::messages", {"session_id": "s"})
-    assert not there.exists(), "a worker makes no new database where it lost one"
+            await to.call("session::create", {})
+    shutil.rmtree(there)
     away.rename(there)
+    if kind == "sqlite":  # its lock was taken in the directory that stood in for it
+        with pytest.raises(StorageError, match="lock file"):
+            await to.call("session::create", {})
     await to.call("session::append", {"session_id": "s", "message": user("after")})
     assert await look(store, "s") == ["", "idle", 2, [["before", 0], ["after", 0]]]
     await store.close()
     figure(
-        "Disk removed",
-        "the data directory is moved away under the running worker and back",
-        "4 calls meanwhile",
+        "Disk removed" if kind == "sqlite" else "Disk removed, fs store",
+        "the data directory is moved away under the running worker, another one put in its place, and moved back",
+        "6 calls meanwhile" if kind == "sqlite" else "4 calls meanwhile",
         "each `session/storage`, none acknowledged into the void; works again without a restart",
     )
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "fs"])
+async def test_a_lock_file_that_is_removed_lets_no_second_process_in_unseen(kind: str, tmp_path: Path) -> None:
+    store, other = store_in(tmp_path, kind), store_in(tmp_path, kind)
+    await store.open()
+    to = service(store)
+    await to.call("session::ensure", {"session_id": "s"})
+    (lock,) = tmp_path.glob("*.lock")
+    lock.unlink()
+    with pytest.raises(StorageError, match="lock file"):
+        await to.call("session::append", {"session_id": "s", "message": user("1")})
+    await to.call("session::append", {"session_id": "s", "message": user("2")})  # it is held again
+    with pytest.raises(StorageError, match="in use"):
+        await other.open()
+    lock.unlink()
+    other = store_in(tmp_path, kind)
+    await other.open()
+    for _ in range(2):
+        with pytest.raises(StorageError, match="in use"):
+            await to.call("session::append", {"session_id": "s", "message": user("3")})
+    await service(other).call("session::append", {"session_id": "s", "message": user("4")})
+    await other.close()
+    await store.close()
+    store = store_in(tmp_path, kind)
+    await store.open()
+    assert await look(store, "s") == ["", "idle", 2, [["2", 0], ["4", 0]]]
+    await store.close()
 
 
 @pytest.mark.parametrize("name", ["sessions.db-wal", "sessions.db-shm", "sessions.db-*"])

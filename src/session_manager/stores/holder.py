@@ -16,6 +16,7 @@ class Holder:
     def __init__(self, lock: Path, what: str) -> None:
         self._path, self._what = lock, what
         self._fd: int | None = None
+        self._identity: tuple[int, int] | None = None
 
     def acquire(self) -> None:
         """Raises Unready when another process has it, OSError when there can be no such file."""
@@ -28,9 +29,22 @@ class Holder:
             raise Unready(f"the {self._what} is in use by another process (pid {holder})") from None
         os.ftruncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
-        self._fd = fd
+        self.release()
+        self._fd, self._identity = fd, _identity(os.fstat(fd))
+
+    def holds(self) -> bool:
+        """Whether the file is still the one that is locked. Where somebody has removed it, another process can lock a
+        new one. Raises OSError."""
+        try:
+            return _identity(os.stat(self._path)) == self._identity
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
-            self._fd = None
+            self._fd = self._identity = None
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino

@@ -40,6 +40,8 @@ class FsStore(Pipelined):
         self._durable = MemoryStore()
         self._commits = GroupCommit(self._thread, self._write, self._applied)
         self._number = 0
+        self._opened = 0
+        """Which directory was read."""
         self._open = False
         self.notices: tuple[str, ...] = ()
         """What the directory holds that could not be taken as it is, each a line for people."""
@@ -63,6 +65,7 @@ class FsStore(Pipelined):
             if self._alone:
                 prepare_directory(self._path)
                 self._holder.acquire()
+            self._opened = self._path.stat().st_ino
             scan = self._directory.scan()
             if not self._read_only:
                 self._directory.sweep()
@@ -95,12 +98,26 @@ class FsStore(Pipelined):
     def _write(self, changes: Sequence[Change]) -> int:
         if self._read_only:
             raise StorageError("the data directory was opened for reading only")
+        self._check_there()
         failed = batch.apply(self._directory, changes, self._syncs)
         first = self._number + 1
         self._number += len(changes)
         if failed:
             raise Partly([failed.get(change.session_id, number) for number, change in enumerate(changes, first)])
         return first
+
+    def _check_there(self) -> None:
+        """That the directory is still the one that was read: what is written to another is lost when this one is back.
+        And that nobody has removed its lock file. If so it is taken again, unless another process has it; and what was
+        decided on is of no worth, for another one may have been here meanwhile."""
+        try:
+            if self._path.stat().st_ino != self._opened:
+                raise StorageError("the data directory was replaced")
+            if not self._holder.holds():
+                self._holder.acquire()
+                raise StorageError("the lock file of the data directory was removed; try again")
+        except OSError as error:
+            raise storage_error(error) from error
 
     def _applied(self, changes: Sequence[Change]) -> None:
         for change in changes:

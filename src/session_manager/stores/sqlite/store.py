@@ -155,6 +155,7 @@ class SqliteStore(Pipelined):
         return _translated(self._write_batch, batch)
 
     def _write_batch(self, batch: Sequence[Change]) -> int:
+        self._check_held()
         writer = self._writer or self._connect()
         try:
             self._check_there()
@@ -193,6 +194,14 @@ class SqliteStore(Pipelined):
                 outcomes[index] = failure or number + offset
         self._mark.set(max((outcome for outcome in outcomes.values() if isinstance(outcome, int)), default=0))
         raise Partly([outcomes[index] for index in range(len(batch))])
+
+    def _check_held(self) -> None:
+        """That nobody has removed the lock file. If so it is taken again, unless another process has it; and what was
+        decided on is of no worth, for another one may have been here meanwhile."""
+        if not self._holder.holds():
+            self._let_go()
+            self._holder.acquire()
+            raise StorageError("the lock file of the database was removed; try again")
 
     def _check_there(self) -> None:
         """That the files are still those that are open: what is written to removed ones is lost. And that the log does
