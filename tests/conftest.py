@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from tests.bridged import Bridged
 from tests.stage import InProcess
@@ -30,3 +31,10 @@ async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         return
     async with InProcess(ADAPTERS[request.param], tmp_path) as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """A command that runs in this process sets logging up for good; the next test may want to see what is logged."""
+    yield
+    structlog.reset_defaults()
