@@ -136,7 +136,9 @@ def replay(data: bytes) -> Replayed:
         if not waiting:
             size = end
     if size < len(data):
-        notices.append(Notice(data.count(b"\n", 0, size) + 1, "a change that was cut off begins here; it is left out"))
+        first = data.count(b"\n", 0, size) + 1
+        notices = [notice for notice in notices if notice.line < first]
+        notices.append(Notice(first, "a change that was cut off begins here; it is left out"))
     keep = sorted({*owners.values(), *foreign})
     compact = b"".join(lines[number].strip(WHITE) + b"\n" for number in keep)
     return Replayed(kept, size, data[:size] if holes else compact, notices)
