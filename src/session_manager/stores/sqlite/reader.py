@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
@@ -251,22 +250,22 @@ class Reader:
         return rarest[1] if rarest is not None and rarest[0] <= RARE else None
 
     def _sorted(self, query: ListQuery) -> Iterator[Any]:
-        """Rows in order: the range of each status from an index that has that order, merged."""
-        statuses = STATUSES if query.status is None else (query.status,)
-        ranges = [self._of_status(status, query) for status in statuses]
-        merged = heapq.merge(*ranges, key=itemgetter(0, 1), reverse=query.order.descending)
-        return ((id_, stored, sum_) for _, id_, stored, sum_ in merged)
-
-    def _of_status(self, status: Status, query: ListQuery) -> Iterator[Any]:
+        """Rows in order: SQLite merges the ranges of the statuses, each from an index that has that order."""
         where, parameters = _list_terms(query)
         labels = [digest(key, value) for key, value in (query.metadata or {}).items()]
         where += ["EXISTS (SELECT 1 FROM label WHERE label.digest = ? AND label.session = session.num)" for _ in labels]
-        # The status is part of the text, for a statement that is still being read cannot be used again.
-        return self._rows(
-            f"SELECT {_key(query.order)}, id, meta, sum FROM session WHERE status = '{status}'"  # noqa: S608 # fixed texts
-            f" AND {' AND '.join(where)} ORDER BY {_order(query.order)}",
-            (*parameters, *labels),
+        statuses = STATUSES if query.status is None else (query.status,)
+        terms = " AND ".join(where)
+        ranges = (
+            f"SELECT {_key(query.order)}, id, meta, sum FROM session WHERE status = '{status}' AND {terms}"  # noqa: S608 # fixed texts
+            for status in statuses
         )
+        direction = _direction(query.order)
+        found = self._rows(
+            f"{' UNION ALL '.join(ranges)} ORDER BY 1 {direction}, 2 {direction}",
+            (*parameters, *labels) * len(statuses),
+        )
+        return map(itemgetter(1, 2, 3), found)
 
     def _among(self, label: bytes, query: ListQuery) -> Iterator[Any]:
         """Rows in order, sorted from those that have a rare label."""
@@ -315,8 +314,12 @@ def _key(order: Order) -> str:
     return "updated_at" if order is Order.UPDATED_DESC else "created_at"
 
 
+def _direction(order: Order) -> str:
+    return "DESC" if order.descending else "ASC"
+
+
 def _order(order: Order) -> str:
-    direction = "DESC" if order.descending else "ASC"
+    direction = _direction(order)
     return f"{_key(order)} {direction}, id {direction}"
 
 
