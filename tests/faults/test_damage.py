@@ -7,6 +7,7 @@ import json
 import resource
 import signal
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,11 +20,11 @@ from session_manager.cli import main
 from session_manager.clock import RandomIds, SystemClock
 from session_manager.doctor import check as doctor
 from session_manager.doctor.check import Report, check
-from session_manager.doctor.conversations import examine, in_order
+from session_manager.doctor.conversations import Patient, examine, in_order
 from session_manager.doctor.findings import KINDS
 from session_manager.doctor.repairs import treat
 from session_manager.errors import StorageError, Unready
-from session_manager.model import Entry
+from session_manager.model import Entry, SessionMeta
 from session_manager.store import Store
 from session_manager.stores.fs import FsStore
 from session_manager.stores.sqlite import SqliteStore
@@ -545,6 +546,17 @@ def test_a_directory_of_files_is_checked_through_the_port(tmp_path: Path) -> Non
     report = asyncio.run(check(f"fs:{tmp_path / 'data'}", SystemClock(), RandomIds(), repair=True))
     assert report.healthy
     assert report.backup is not None
+
+
+def test_a_long_chain_that_lost_its_root_is_mended_in_time() -> None:
+    ids = [f"e{n}" for n in range(30_000)]
+    entries = {id_: Entry(id_, parent, 0, "user", b"{}") for id_, parent in zip(ids, ["gone", *ids[:-1]], strict=True)}
+    patient = Patient("s", SessionMeta("s", "", "", "idle", 0, 0, len(ids)), False, None, entries, {})
+    started = time.thread_time()
+    treated = treat(patient, list(examine(patient, 0)), 0, RandomIds(), lambda: pytest.fail("there is a record"))
+    assert time.thread_time() - started < 5
+    assert len(treated.change.entries) == len(ids)
+    assert all(finding.repaired for finding in treated.findings)
 
 
 # --- directories of files ---

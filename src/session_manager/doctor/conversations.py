@@ -59,6 +59,20 @@ class Patient(Struct):
             at = self.parent_of(at)
         return ids[::-1], wrong
 
+    def whole(self) -> set[str]:
+        """The entries whose paths reach a root and are undamaged."""
+        known: dict[str, bool] = {}
+        for start in self.entries:
+            walked: list[str] = []
+            at: str | None = start
+            while at is not None and at not in known and at in self.entries:
+                known[at] = False  # for as long as it is walked on: so a circle is not whole
+                walked.append(at)
+                at = self.entries[at].parent_id
+            found = at is None or known.get(at, False)
+            known.update(dict.fromkeys(walked, found))
+        return {id_ for id_, found in known.items() if found}
+
 
 def in_order(entries: Iterable[Entry]) -> dict[str, Entry]:
     """By id, each behind the one that it hangs on, and otherwise by time, which alone proves nothing: clocks are set

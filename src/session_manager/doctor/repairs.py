@@ -117,11 +117,8 @@ def _newest_whole(patient: Patient, before: Collection[str] = ()) -> str | None:
     """The entry written last, but before all of `before`, whose path is whole and undamaged."""
     order = list(patient.entries)
     end = next((place for place, id_ in enumerate(order) if id_ in before), len(order))
-    for id_ in reversed(order[:end]):
-        path, wrong = patient.path(id_)
-        if wrong is None and not any(one in patient.damaged for one in path):
-            return id_
-    return None
+    whole = patient.whole()
+    return next((id_ for id_ in reversed(order[:end]) if id_ in whole), None)
 
 
 def _answers(patient: Patient, leaf: str, findings: Sequence[Finding], now: int, ids: Ids) -> list[Entry]:
