@@ -84,6 +84,7 @@ class SqliteStore(Pipelined):
 
     async def open(self) -> None:
         await self._writes.run(_translated, self._acquire)
+        self._writes.do(self._lengthen_log, lambda _, error: None)  # the first change waits for it, and no read does
         self._open = True
 
     async def set_synchronous(self, synchronous: Synchronous) -> None:
@@ -114,13 +115,17 @@ class SqliteStore(Pipelined):
         acknowledged = self._mark.read()
         writer = self._writer = Writer(self._writing, acknowledged)
         self._opened = files.identity(self._path), files.identity(self._log_path)
-        self._lengthen_log()
         if writer.stored < acknowledged:
             log.error(
                 "the database is behind what was acknowledged: its log was cut, or an older copy was put in its place",
                 acknowledged=acknowledged,
                 stored=writer.stored,
             )
+        return writer
+
+    def _connect_again(self) -> Writer:
+        writer = self._connect()
+        self._lengthen_log()
         return writer
 
     def _disconnect(self) -> None:
@@ -156,7 +161,7 @@ class SqliteStore(Pipelined):
 
     def _write_batch(self, batch: Sequence[Change]) -> int:
         self._check_held()
-        writer = self._writer or self._connect()
+        writer = self._writer or self._connect_again()
         try:
             self._check_there()
             first = writer.apply(batch)
