@@ -35,7 +35,7 @@ Answer = Callable[[Any], Awaitable[Any]]
 FRAME_BYTES, MESSAGE_BYTES = 16 << 20, 64 << 20
 """What the engine takes as one frame, and as one message in several frames."""
 
-SOON, SMALL, AGAIN = 0.0, 16 << 10, 0.02
+SOON, SMALL, AGAIN = 0.002, 16 << 10, 0.02
 """The engine files a call after it has sent it, and drops an answer that is back before that: the work is done and the
 caller runs into its time-out. One immediate answer in 12,000 was lost so. An answer that took less than `SOON` seconds
 and has at most `SMALL` bytes is therefore sent once more, `AGAIN` seconds later; of two answers the first counts."""
