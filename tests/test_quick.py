@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from session_manager.dev import EngineThread
+from session_manager.edge import quick
 from session_manager.edge.client import Client, InvocationError
 from session_manager.errors import SessionNotFound
 from session_manager.model import encode
@@ -86,9 +88,19 @@ def test_a_defect_is_told_without_its_details(pair: Counting, caplog: pytest.Log
     assert pair.caller.call_blocking("test::echo", 1) == 1, "and the worker goes on"
 
 
-def test_an_immediate_answer_that_the_engine_loses_is_sent_again(
-    pair: Counting, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("load", "took"), [(0.0, 0.0), (100.0, 0.01)], ids=["at once", "in a crowd"])
+def test_an_answer_that_the_engine_loses_because_it_came_too_soon_is_sent_again(
+    pair: Counting, monkeypatch: pytest.MonkeyPatch, load: float, took: float
 ) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(quick, "GLANCE", 0.0)
+
+    async def echo(payload: object) -> object:
+        await asyncio.sleep(took)
+        return payload
+
+    pair.server._iii.answer("test::echo", echo)
     send = pair.server._iii._send_frame
     lost: list[bytes] = []
 
