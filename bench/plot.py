@@ -9,7 +9,12 @@ from bench.stores import WORKS
 from bench.subjects import SUBJECTS
 from bench.targets import Rows
 
-_STYLE = {"floor": ("black", ":"), "sqlite": ("tab:blue", "-"), "memory": ("tab:cyan", "--")}
+_STYLE = {
+    "floor": ("black", ":"),
+    "sqlite": ("tab:blue", "-"),
+    "sqlite-disk": ("tab:blue", ":"),
+    "memory": ("tab:cyan", "--"),
+}
 _PEERS = ("tab:orange", "tab:red", "tab:green", "tab:olive", "tab:purple", "tab:brown")
 
 

@@ -156,11 +156,12 @@ def run(plan: Plan, names: Sequence[str], works: Sequence[str]) -> list[dict[str
 
 
 def flat(plan: Plan) -> list[dict[str, Any]]:
-    """session-manager on sqlite alone, at all sizes side by side and in turns: what grows, whatever the minute does."""
+    """session-manager on sqlite alone, reading from disk, at all sizes side by side and in turns: what grows, whatever
+    the minute does."""
     rows: list[dict[str, Any]] = []
     for kind, sizes in (("entries", plan.entries), ("sessions", plan.sessions)):
         with contextlib.ExitStack() as stack:
-            opened = {size: stack.enter_context(_children(kind, size, ["sqlite"]))[0][0] for size in sizes}
+            opened = {size: stack.enter_context(_children(kind, size, ["sqlite-disk"]))[0][0] for size in sizes}
             for work in WORKS:
                 if work.world != kind or work.id in ("append_alone", "resume"):
                     continue

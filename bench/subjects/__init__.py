@@ -18,6 +18,7 @@ class Named(NamedTuple):
 SUBJECTS: dict[str, Named] = {
     "floor": Named("bare sqlite3", "floor:Floor", peer=False),
     "sqlite": Named("session-manager, sqlite", "ours:Sqlite", peer=False),
+    "sqlite-disk": Named("session-manager, sqlite, nothing held in memory", "ours:Disk", peer=False),
     "memory": Named("session-manager, memory", "ours:Memory", peer=False),
     "agents": Named("openai-agents SQLiteSession", "agents:Plain"),
     "agents-advanced": Named("openai-agents AdvancedSQLiteSession", "agents:Advanced"),

@@ -21,7 +21,7 @@ from session_manager.model import decode, encode
 from session_manager.paging import Limits
 from session_manager.store import Store
 from session_manager.stores.memory import MemoryStore
-from session_manager.stores.sqlite import SqliteStore
+from session_manager.stores.sqlite import SqliteStore, paths
 
 _BY_ID = {function.id: function for function in FUNCTIONS}
 
@@ -188,6 +188,14 @@ class Sqlite(Ours):
         if connection is None:
             raise NotOffered("no connection is open")
         return settings_of(connection)
+
+
+class Disk(Sqlite):
+    """The same without the paths that it holds in memory: what a read costs that comes for the first time."""
+
+    def make(self) -> Store:
+        paths.PATIENCE = 10**9  # this process has one subject
+        return super().make()
 
 
 class Memory(Ours):
