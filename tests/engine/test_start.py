@@ -71,19 +71,22 @@ async def test_with_100_000_sessions_on_disk_it_is_there_as_soon_as_with_none(
 ) -> None:
     await _fill(tmp_path / "many" / "sessions.db")
     client = await connect(url)
-    took: dict[str, list[float]] = {"none": [], "many": []}
-    memory: dict[str, float] = {}
-    for kind in took:  # the first start is not counted: it finds nothing in the disk's cache
-        worker = serve(url, directory=kind)
-        await worker.ready(client)
+    workers: dict[str, WorkerProcess] = {}
+    for kind in ("none", "many"):  # the first start is not counted: it finds nothing in the disk's cache
+        workers[kind] = serve(url, directory=kind)
+        await workers[kind].ready(client)
         page = await call(client, "session::list", {"limit": 50})
         assert len(page["sessions"]) == (50 if kind == "many" else 0)
-        assert worker.stop() == 0
-        for _ in range(STARTS):
+        assert workers[kind].stop() == 0
+    took: dict[str, list[float]] = {kind: [] for kind in workers}
+    memory: dict[str, float] = {}
+    for _ in range(STARTS):
+        for kind, worker in workers.items():
             took[kind].append(await _start(client, worker))
             memory[kind] = _resident(worker)
             assert worker.stop() == 0
-    none, many = (statistics.median(times) for times in took.values())
-    print(f"seconds until the first answer: {none:.2f} with no session, {many:.2f} with {SESSIONS:,}; {memory} MB")
-    assert many < none + 0.3
+    for kind, times in took.items():
+        print(f"{kind}: {statistics.median(times):.2f} s until the first answer (median), {memory[kind]:.0f} MB")
+    # The quickest of each: other programs spoil some starts.
+    assert min(took["many"]) < min(took["none"]) + 0.3
     assert memory["many"] < min(150, memory["none"] + 30)
