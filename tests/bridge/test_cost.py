@@ -30,7 +30,8 @@ def calls(line: Line, function: str, payload: Callable[[int], Any], count: int =
     async def timed() -> list[float]:
         done = await line.one_by_one(lambda index: frame(f"session::{function}", payload(index)), count)
         assert not done.refused, done.refusal
-        assert not done.lost
+        if done.lost:
+            told(f"  {done.lost} of {count} calls of {function} unanswered after 10 s")
         return done.times
 
     return timed
