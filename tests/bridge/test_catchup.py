@@ -17,9 +17,12 @@ from session_manager.catchup import Told
 from session_manager.config import BridgeConfig
 from session_manager.edge.account import Account
 from session_manager.edge.bridge import Bridge
-from session_manager.events import EVENTS, Deleted, Emission, Envelope, open_envelope
+from session_manager.events import EVENTS, Created, Deleted, Emission, Envelope, entry_event, open_envelope
 from session_manager.intents import Intents
 from session_manager.ledger import Ledger
+from session_manager.model import Entry, SessionMeta
+from session_manager.store import Change
+from session_manager.stores.memory import MemoryStore
 from tests.stage import InProcess
 
 
@@ -307,6 +310,40 @@ async def test_a_reply_through_a_bridge_waits_for_events_that_wait_for_the_file(
     go.set()
     await answering
     assert hub.told == ["a"]
+
+
+async def test_what_is_missed_before_the_main_instance_takes_the_binding_in_is_told_all_the_same(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although everything later of that session is heard, so that its record is as it was told."""
+    monkeypatch.setattr("session_manager.edge.bridge.WATCH", 0.01)
+    monkeypatch.setattr("session_manager.edge.bridge.PASSES", (0.0, 0.2))
+    hub = account._hub
+    assert isinstance(hub, Hub)
+    bridge = Bridge(BridgeConfig(url="ws://main.invalid"), "test", account, tmp_path / "intents")
+    bridge._loop = asyncio.get_running_loop()
+    store, main = MemoryStore(), ["main"]
+    bridge.store = store  # type: ignore[assignment] # only read from
+
+    async def look() -> tuple[str, ...]:
+        return tuple(main)
+
+    bridge._look = look  # type: ignore[method-assign]
+    watching = asyncio.create_task(bridge._watch([]))
+    await asyncio.sleep(0.05)
+    main[0] = "main, started again"
+    await asyncio.sleep(0.1)  # the first comparison is over
+    meta = SessionMeta("s", "t", "", "idle", 1, 9, 2)
+    bodies = [b'{"role":"user","content":[],"timestamp":%d}' % number for number in range(2)]
+    entries = [Entry(f"e{number}", None, 9, "user", body) for number, body in enumerate(bodies)]
+    await store.commit(store, Change("s", meta, "e1", tuple(entries)))
+    for event in (Created.of(meta), entry_event("s", entries[1])):
+        bridge._hear(Emission(event, None))
+    await account.told_all()
+    async with asyncio.timeout(5):
+        while not account.told.knows("s", entries[0]):
+            await asyncio.sleep(0.01)
+    watching.cancel()
 
 
 async def test_a_disk_that_does_not_answer_does_not_stop_events(

@@ -273,6 +273,7 @@ class Bridge:
                 due = bool(passes) and now >= passes[0]
                 await self._settle_doubts(now if due else now - DOUBT)  # first, for catching up tells only this side
                 if due:
+                    self._suspects |= self._heard | self._heard_before
                     await self._catch_up()
                     del passes[0]
                 await asyncio.sleep(WATCH)
@@ -288,7 +289,8 @@ class Bridge:
                     log.info("attached to the main instance again", main=seen[0])
                     passes = [self._loop.time() + seconds for seconds in PASSES]
                     present = seen
-                self._heard_before, self._heard = self._heard, set()
+                if not passes:  # until then, what is heard may be all that was heard of its session
+                    self._heard_before, self._heard = self._heard, set()
             except SessionManagerError as error:
                 log.warning("the bridge will look again", error=str(error))
                 await asyncio.sleep(WATCH)
