@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.dev.client import Failed, Peer, peer
-from tests.engines import NoEngine, loopback_engine, real_engine
+from tests.engines import NoEngine, loopback_engine, real_engine_process
 
 pytestmark = pytest.mark.engine
 
@@ -142,9 +142,10 @@ def _is_the_engines(item: Any) -> bool:
 
 @pytest.fixture
 def real_url() -> Iterator[str]:
+    """An engine that knows nobody: lists show what others have registered."""
     try:
-        with real_engine() as url:
-            yield url
+        with real_engine_process() as engine:
+            yield engine.url
     except NoEngine as error:
         pytest.skip(str(error))
 
