@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -113,6 +114,21 @@ def test_an_answer_that_the_engine_loses_because_it_came_too_soon_is_sent_again(
     monkeypatch.setattr(pair.server._iii, "_send_frame", lossy)
     assert pair.caller.call_blocking("test::echo", 7) == 7
     assert lost
+
+
+def test_a_long_answer_among_others_is_held_back_until_the_engine_has_filed_its_call(
+    pair: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(quick, "SOON", 0.2)
+    pair.server._iii._crowd = quick._Crowd()
+    long, began = "x" * (quick.SMALL + 1), time.monotonic()
+    assert pair.caller.call_blocking("test::echo", long) == long
+    alone = time.monotonic() - began
+    pair.server._iii._among = float("inf")
+    began = time.monotonic()
+    assert pair.caller.call_blocking("test::echo", long) == long
+    assert alone < 0.2 <= time.monotonic() - began
 
 
 def test_a_delivery_returns_when_the_subscriber_has_answered(pair: Counting) -> None:
