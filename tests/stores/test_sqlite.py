@@ -183,7 +183,7 @@ async def test_the_log_is_copied_and_shortened_when_nothing_is_written(
 ) -> None:
     monkeypatch.setattr(store_module, "IDLE", 0.05)
     log = tmp_path / "sessions.db-wal"
-    assert log.stat().st_size == files.LOG_BYTES
+    await until(lambda: log.stat().st_size == files.LOG_BYTES)
     await put(store, Change("s", entries=tuple(entry(f"x{n}", None, size=30_000) for n in range(300))))
     assert log.stat().st_size > files.LOG_BYTES
     await until(lambda: log.stat().st_size == files.LOG_BYTES)

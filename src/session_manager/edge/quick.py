@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -36,11 +37,11 @@ Answer = Callable[[Any], Awaitable[Any]]
 FRAME_BYTES, MESSAGE_BYTES = 16 << 20, 64 << 20
 """What the engine takes as one frame, and as one message in several frames."""
 
-SOON, AGAIN = 0.002, 0.02
+SOON, SOON_ALONE, AGAIN = 0.002, 0.0005, 0.02
 """The engine files a call after it has sent it, and drops an answer that is back before that: the work is done and the
 caller runs into its time-out. One immediate answer in 12,000 was lost so, and of pages of 19 KB, sixteen in flight, one
-in 9,000. An answer that took less than `SOON` seconds is therefore sent once more, `AGAIN` seconds later; of two
-answers the first counts."""
+in 9,000. An answer that took less than `SOON` seconds, or `SOON_ALONE` where no other call was in hand lately, is
+therefore sent once more, `AGAIN` seconds later; of two answers the first counts."""
 
 SMALL, AMONG = 16 << 10, 0.05
 """An answer of more bytes is not sent twice, for reading it costs too much. Where several calls were in hand at a time
@@ -72,14 +73,15 @@ class _Crowd:
     """How soon an answer is too soon at present."""
 
     def __init__(self) -> None:
-        self._soon, self._looked = SOON, -GLANCE
+        self._crowded, self._looked = False, -GLANCE
 
-    def soon(self, now: float) -> float:
+    def soon(self, now: float, among: bool) -> float:
         if now - self._looked >= GLANCE:
             self._looked = now
-            crowded = os.getloadavg()[0] > CROWDED * (os.cpu_count() or 1)
-            self._soon = SOON_IN_A_CROWD if crowded else SOON
-        return self._soon
+            self._crowded = os.getloadavg()[0] > CROWDED * (os.cpu_count() or 1)
+        if self._crowded:
+            return SOON_IN_A_CROWD
+        return SOON if among else SOON_ALONE
 
 
 class _Frame(Struct):
@@ -110,6 +112,7 @@ class QuickClient(III):
         self._answers: dict[str, Answer] = {}
         self._unanswered: dict[str, asyncio.Future[_Frame]] = {}
         self._answering: set[asyncio.Task[Any]] = set()
+        self._repeating: set[asyncio.Task[Any]] = set()
         self._opened = asyncio.Event()
         self._may_connect = asyncio.Event()
         super().__init__(address, options)
@@ -232,8 +235,7 @@ class QuickClient(III):
     # --- answers ---
 
     async def _answer(self, answer: Answer, frame: _Frame) -> None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = time.monotonic()
         if len(self._answering) > 1:
             self._among = began + AMONG
         head = b'{"type":"invocationresult","invocation_id":%b,"function_id":%b,' % (
@@ -251,18 +253,19 @@ class QuickClient(III):
         except Exception:
             log.exception("a call failed in a way that it should not", function_id=frame.function_id)
             reply = head + _error("invocation_failed", "internal error; the worker's log tells more")
-        now = loop.time()
-        early = self._crowd.soon(now) - (now - began)
-        if len(reply) > SMALL and early > 0 and now < self._among:
+        now = time.monotonic()
+        among = now < self._among
+        early = self._crowd.soon(now, among) - (now - began)
+        if len(reply) > SMALL and early > 0 and among:
             await asyncio.sleep(early)
         await self._send_frame(reply)
         if len(reply) <= SMALL and early > 0:
-            loop.call_later(AGAIN, self._say_again, reply)
+            asyncio.get_running_loop().call_later(AGAIN, self._say_again, reply)
 
     def _say_again(self, reply: bytes) -> None:
         task = asyncio.get_running_loop().create_task(self._send_frame(reply))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        self._repeating.add(task)
+        task.add_done_callback(self._repeating.discard)
 
     async def _send_frame(self, frame: bytes) -> bool:
         """False when there is no connection: then nobody waits for an answer any more."""
