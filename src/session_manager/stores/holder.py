@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
+from typing import NoReturn
 
-from session_manager.errors import Unready
+from session_manager.errors import StorageError, Unready
 
 
 class Holder:
@@ -39,6 +40,12 @@ class Holder:
             return _identity(os.stat(self._path)) == self._identity
         except FileNotFoundError:
             return False
+
+    def take_again(self) -> NoReturn:
+        """For who finds that it does not hold any more: takes the lock, unless another process has it, and raises
+        StorageError all the same. What was decided on is of no worth, for another one may have been here meanwhile."""
+        self.acquire()
+        raise StorageError(f"the lock file of the {self._what} was removed; try again")
 
     def release(self) -> None:
         if self._fd is not None:

@@ -108,14 +108,12 @@ class FsStore(Pipelined):
 
     def _check_there(self) -> None:
         """That the directory is still the one that was read: what is written to another is lost when this one is back.
-        And that nobody has removed its lock file. If so it is taken again, unless another process has it; and what was
-        decided on is of no worth, for another one may have been here meanwhile."""
+        And that nobody has removed its lock file."""
         try:
             if self._path.stat().st_ino != self._opened:
                 raise StorageError("the data directory was replaced")
             if not self._holder.holds():
-                self._holder.acquire()
-                raise StorageError("the lock file of the data directory was removed; try again")
+                self._holder.take_again()
         except OSError as error:
             raise storage_error(error) from error
 

@@ -201,12 +201,10 @@ class SqliteStore(Pipelined):
         raise Partly([outcomes[index] for index in range(len(batch))])
 
     def _check_held(self) -> None:
-        """That nobody has removed the lock file. If so it is taken again, unless another process has it; and what was
-        decided on is of no worth, for another one may have been here meanwhile."""
+        """That nobody has removed the lock file."""
         if not self._holder.holds():
             self._let_go()
-            self._holder.acquire()
-            raise StorageError("the lock file of the database was removed; try again")
+            self._holder.take_again()
 
     def _check_there(self) -> None:
         """That the files are still those that are open: what is written to removed ones is lost. And that the log does
