@@ -20,8 +20,6 @@ disk about twice as much as one that writes over what is there."""
 BUSY_MS = 5000
 """How long a statement waits for another program that has the database locked."""
 
-Identity = tuple[int, int]
-
 
 def prepare(path: Path) -> None:
     """Makes the file, private to this user, and its entry in the directory durable. Raises OSError."""
@@ -62,12 +60,6 @@ def lengthen(log: Path) -> None:
             os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def identity(path: Path) -> Identity:
-    """Which file is at the path. Raises OSError when there is none."""
-    found = os.stat(path)
-    return found.st_dev, found.st_ino
 
 
 def gone() -> StorageError:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sqlite3
 import threading
 import time
@@ -25,6 +24,7 @@ from session_manager.stores.directories import prepare_directory
 from session_manager.stores.holder import Holder
 from session_manager.stores.pending import GroupCommit, Partly, Pipelined
 from session_manager.stores.sqlite import files
+from session_manager.stores.sqlite.glance import Identity, glance
 from session_manager.stores.sqlite.paths import Paths
 from session_manager.stores.sqlite.reader import Reader
 from session_manager.stores.sqlite.schema import VERSION
@@ -64,7 +64,7 @@ class SqliteStore(Pipelined):
         self._path, self._synchronous = path, synchronous
         self._log_path = files.log_of(path)
         self._mark = files.Mark(path)
-        self._opened: tuple[files.Identity, files.Identity] | None = None
+        self._opened: tuple[Identity, Identity] | None = None
         """Which files the writing connection has open."""
         self._last_change = self._last_pressed = 0.0
         self._idle_check: asyncio.TimerHandle | None = None
@@ -114,7 +114,7 @@ class SqliteStore(Pipelined):
         files.migrate(self._writing, version)
         acknowledged = self._mark.read()
         writer = self._writer = Writer(self._writing, acknowledged)
-        self._opened = files.identity(self._path), files.identity(self._log_path)
+        self._opened = glance(self._path).identity, glance(self._log_path).identity
         if writer.stored < acknowledged:
             log.error(
                 "the database is behind what was acknowledged: its log was cut, or an older copy was put in its place",
@@ -210,14 +210,14 @@ class SqliteStore(Pipelined):
         """That the files are still those that are open: what is written to removed ones is lost. And that the log does
         not grow without end."""
         try:
-            file, log_file = os.stat(self._path), os.stat(self._log_path)
+            file, log_file = glance(self._path), glance(self._log_path)
         except FileNotFoundError:
             self._let_go()
             raise files.gone() from None
-        if self._opened != ((file.st_dev, file.st_ino), (log_file.st_dev, log_file.st_ino)):
+        if self._opened != (file.identity, log_file.identity):
             self._let_go()
             raise files.gone()
-        if log_file.st_size > MOST_LOG_BYTES and time.monotonic() - self._last_pressed > LOG_PAUSE:
+        if log_file.size > MOST_LOG_BYTES and time.monotonic() - self._last_pressed > LOG_PAUSE:
             self._last_pressed = time.monotonic()
             self._empty_log()
             self._lengthen_log()
@@ -235,7 +235,7 @@ class SqliteStore(Pipelined):
         """Copies the log into the database file; the next change starts it anew."""
         if self._writing is None:
             return
-        if self._log_path.stat().st_size > files.LOG_BYTES:
+        if glance(self._log_path).size > files.LOG_BYTES:
             self._empty_log()
             self._lengthen_log()
         else:
@@ -355,7 +355,7 @@ class _Reads:
         self._thread = WorkThread(name)
         self._connection: sqlite3.Connection | None = None
         self._reader: Reader | None = None
-        self._identity: files.Identity | None = None
+        self._identity: Identity | None = None
         self._reading = threading.Lock()
 
     def run(self, read: Callable[Concatenate[Reader, P], T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
@@ -364,7 +364,7 @@ class _Reads:
     def _read(self, read: Callable[[Reader], T]) -> T:
         with self._reading:
             try:
-                if self._reader is not None and files.identity(self._path) != self._identity:
+                if self._reader is not None and glance(self._path).identity != self._identity:
                     self._close()
                     raise files.gone()
                 return read(self._reader or self._connect())
@@ -381,7 +381,7 @@ class _Reads:
         if files.version_of(self._path) != VERSION:
             raise files.gone()
         self._connection = files.connect(self._path, self._synchronous)
-        self._identity = files.identity(self._path)
+        self._identity = glance(self._path).identity
         self._reader = Reader(self._connection)
         return self._reader
 
