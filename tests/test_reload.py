@@ -93,8 +93,8 @@ async def test_how_durable_a_change_is_can_be_set_while_calls_run(tmp_path: Path
             await stage.set_config({"adapter": {"name": "sqlite", "config": {"path": "a.db", "synchronous": name}}})
             assert (await stage.call("session::config-status", {}))["last_outcome"] == "applied"
             assert stage.store is store, "the same store goes on"
-            assert store._writing is not None
-            [(now,)] = store._writing.execute("PRAGMA synchronous").fetchall()
+            assert store._writing.connection is not None
+            [(now,)] = store._writing.connection.execute("PRAGMA synchronous").fetchall()
             assert now == number
         await stage.call("session::append", {"session_id": "s", "message": USER})
 

@@ -184,7 +184,7 @@ class Sqlite(Ours):
         return SqliteStore(self.file)
 
     async def settings(self) -> tuple[str, str]:
-        connection = self.store._writing  # type: ignore[attr-defined] # what it says of itself is what counts
+        connection = self.store._writing.connection  # type: ignore[attr-defined] # what it says of itself is what counts
         if connection is None:
             raise NotOffered("no connection is open")
         return settings_of(connection)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from session_manager.store import EVERYTHING, Change
-from session_manager.stores.sqlite import SqliteStore, files
+from session_manager.stores.sqlite import SqliteStore, files, records, writing
 from session_manager.stores.sqlite import store as store_module
 from tests.contract.scenario import until
 from tests.faults.conftest import Figure
@@ -48,11 +48,11 @@ async def touch(path: Path, sessions: int) -> tuple[int, int]:
     late = resident()
     assert len(to._locks) == 0
     assert to._running == {}
-    assert len(store._remembered) <= store_module.REMEMBERED
+    assert len(store._records) <= records.MOST
     assert store._commits._by_session == {}
-    assert store._writer is not None
-    assert len(store._writer._known) <= 10_000
-    assert store._writer._staged == {}
+    assert store._writing.writer is not None
+    assert len(store._writing.writer._known) <= 10_000
+    assert store._writing.writer._staged == {}
     await store.close()
     return early, late
 
@@ -127,7 +127,7 @@ async def test_room_that_was_freed_is_used_again(tmp_path: Path, figure: Figure)
             await to.call("session::append-many", {"session_id": f"{n}.{m}", "messages": messages})
         for m in range(20):
             await store.commit(store.ahead(), Change(f"{n}.{m}", drops=EVERYTHING))
-        await store._writes.run(store._empty_log)
+        await store._writes.run(store._writing.empty_log)
         sizes.append(path.stat().st_size)
     await store.close()
     assert sizes[-1] <= sizes[0] * 1.1, sizes
@@ -151,7 +151,7 @@ async def test_the_log_returns_to_its_length(tmp_path: Path, monkeypatch: pytest
         largest = max(largest, log.stat().st_size)
     await until(lambda: log.stat().st_size == files.LOG_BYTES)
     await store.close()
-    assert largest < store_module.MOST_LOG_BYTES + (16 << 20)
+    assert largest < writing.MOST_LOG_BYTES + (16 << 20)
     figure(
         "Write-ahead log",
         "60 MB appended, then two seconds of rest",

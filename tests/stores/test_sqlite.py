@@ -15,7 +15,7 @@ from session_manager.errors import BrokenPath, StorageError
 from session_manager.model import Entry
 from session_manager.store import EVERYTHING, Change, Drop, Found, ListQuery, PathQuery
 from session_manager.stores.memory import MemoryStore
-from session_manager.stores.sqlite import SqliteStore, files, paths
+from session_manager.stores.sqlite import SqliteStore, files, paths, writing
 from session_manager.stores.sqlite import store as store_module
 from session_manager.stores.sqlite.inspect import Held, Inspection
 from session_manager.stores.sqlite.schema import APPLICATION_ID, STEPS
@@ -128,7 +128,7 @@ async def test_a_read_begun_before_a_change_is_not_remembered_after_it(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await put(store, Change("s", meta("s", title="old")))
-    store._remembered.clear()
+    store._records.clear()
     read, arrive = store._short_reads.run, asyncio.Event()
 
     async def late(*what: Any) -> Any:
@@ -210,8 +210,8 @@ async def test_the_log_stays_bounded_under_readers_that_never_pause(
 ) -> None:
     monkeypatch.setattr(files, "CHECKPOINT_PAGES", 50)
     monkeypatch.setattr(files, "LOG_BYTES", 1 << 20)
-    monkeypatch.setattr(store_module, "MOST_LOG_BYTES", 2 << 20)
-    monkeypatch.setattr(store_module, "LOG_PAUSE", 0.0)
+    monkeypatch.setattr(writing, "MOST_LOG_BYTES", 2 << 20)
+    monkeypatch.setattr(writing, "LOG_PAUSE", 0.0)
     await put(store, Change("s", meta("s"), "a", chain("a")))
     stop = False
 

@@ -1,0 +1,34 @@
+"""What SQLite and the file system raise, as the port's errors; the cause goes to the log."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import structlog
+
+from session_manager.errors import StorageError, Unready
+
+log = structlog.get_logger("session_manager.sqlite")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+UNDONE = frozenset({"SQLITE_IOERR_FSYNC", "SQLITE_IOERR_WRITE", "SQLITE_FULL"})
+"""Failures that a connection undoes by itself, if it is in no transaction afterwards."""
+
+
+def translated(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Calls the function. Raises StorageError in place of what comes from below."""
+    try:
+        return function(*args, **kwargs)
+    except (sqlite3.Error, OSError) as error:
+        raise storage_error(error) from error
+
+
+def storage_error(error: sqlite3.Error | OSError) -> StorageError:
+    kind = getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None) or type(error).__name__
+    log.warning("the database failed", kind=kind, error=str(error))
+    failed = Unready if kind.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")) else StorageError
+    return failed(f"the database failed ({kind})")
