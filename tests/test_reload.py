@@ -99,6 +99,51 @@ async def test_how_durable_a_change_is_can_be_set_while_calls_run(tmp_path: Path
         await stage.call("session::append", {"session_id": "s", "message": USER})
 
 
+async def test_a_new_store_that_cannot_be_read_is_in_force_and_the_old_one_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with InProcess(sqlite("a.db"), tmp_path) as stage:
+        await stage.call("session::ensure", {"session_id": "s"})
+        old, metas = stage.store, SqliteStore.metas
+
+        async def spoilt(self: SqliteStore) -> Any:
+            if self is old:
+                return await metas(self)
+            raise StorageError("the disk is at fault")
+
+        monkeypatch.setattr(SqliteStore, "metas", spoilt)
+        await stage.set_config({"adapter": sqlite("b.db"), "default_list_limit": 7})
+        status = await stage.call("session::config-status", {})
+        assert (status["last_outcome"], stage.service.runtime.limits.default) == ("applied", 7)
+        assert await stage.call("session::get", {"session_id": "s"}) is None, "it is the new store that answers"
+        monkeypatch.setattr(SqliteStore, "metas", metas)
+        await stage.set_config({"adapter": sqlite("a.db")})
+        assert await stage.call("session::get", {"session_id": "s"}), "nobody held on to the old one"
+
+
+async def test_a_session_that_cannot_be_read_keeps_no_other_from_being_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with InProcess(sqlite("a.db"), tmp_path) as stage:
+        for session_id in ("s1", "s2", "s3"):
+            await stage.call("session::ensure", {"session_id": session_id})
+            await stage.call("session::append", {"session_id": session_id, "message": USER, "entry_id": "e"})
+        await stage.set_config({"adapter": sqlite("b.db")})
+        heard: list[Any] = []
+        await stage.bind("session::message-added", {}, heard.append)
+        entries = SqliteStore.entries
+
+        async def spoilt(self: SqliteStore, session_id: str) -> Any:
+            if session_id == "s2":
+                raise StorageError("the disk is at fault")
+            return await entries(self, session_id)
+
+        monkeypatch.setattr(SqliteStore, "entries", spoilt)
+        await stage.set_config({"adapter": sqlite("a.db")})
+        await stage.settle()
+        assert [event["session_id"] for event in heard] == ["s1", "s3"]
+
+
 async def test_a_value_that_is_none_fails_the_call_and_changes_nothing(tmp_path: Path) -> None:
     async with InProcess(sqlite("a.db"), tmp_path) as stage:
         stage.value = {"adapter": {"name": "floppy"}}

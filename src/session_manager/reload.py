@@ -61,17 +61,26 @@ class Configurator:
             service = self.service
             assert service is not None
             configuration = parse(await self._fetch())
-            if await adjusted(service.runtime.store, self._configuration.adapter, configuration.adapter):
+            try:
+                new = await self._other_runtime(service.runtime, configuration)
+            except Exception as error:  # whatever it is, the last good configuration stays
+                self._reject(error)
+                return
+            if new is None:
                 service.runtime = msgspec.structs.replace(service.runtime, limits=configuration.limits)
+                self._apply(configuration)
             else:
-                try:
-                    new = await self._builder.build(configuration)
-                except Exception as error:  # whatever it is, the last good configuration stays
-                    self._reject(error)
-                    return
-                await self._swap(service, new)
-            self._configuration = configuration
-            self.last_outcome, self.last_error = "applied", None
+                await self._swap(service, new, configuration)
+
+    async def _other_runtime(self, now: Runtime, configuration: Configuration) -> Runtime | None:
+        """None where the store in use will do. Raises when the configuration cannot be put into force."""
+        if await adjusted(now.store, self._configuration.adapter, configuration.adapter):
+            return None
+        return await self._builder.build(configuration)
+
+    def _apply(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self.last_outcome, self.last_error = "applied", None
 
     def _reject(self, error: Exception) -> None:
         text = str(error) if isinstance(error, SessionManagerError) else f"{type(error).__name__}: {error}"
@@ -79,13 +88,16 @@ class Configurator:
         self.rejected_reloads += 1
         log.error("the new configuration cannot be put into force; the old one stays", error=text)
 
-    async def _swap(self, service: Service, new: Runtime) -> None:
+    async def _swap(self, service: Service, new: Runtime, configuration: Configuration) -> None:
         old = service.runtime
         known = await _known(old.store)
         service.runtime = new
-        await replay(new.store, known, self._publish, self._backlog)
-        await service.finished(old)
-        await old.store.close()
+        self._apply(configuration)  # now: from here on calls are answered by the new one, whatever comes of the replay
+        try:
+            await replay(new.store, known, self._publish, self._backlog)
+        finally:
+            await service.finished(old)
+            await old.store.close()
 
 
 async def _known(store: Store) -> list[SessionMeta]:
@@ -99,18 +111,29 @@ async def _known(store: Store) -> list[SessionMeta]:
 async def replay(store: Store, known: Sequence[SessionMeta], publish: Publish, backlog: Backlog) -> None:
     """Tells subscribers what a store holds, as events with the stored times: deleted for the sessions that are gone,
     then each session as created, and its entries as added, or as updated where they were. No faster than they take it,
-    for a queue that overflows would lose what was to be told."""
-    metas = await store.metas()
+    for a queue that overflows would lose what was to be told. What the store cannot read is left out, and logged: the
+    store is in use by now, and the other sessions are none the worse."""
+    try:
+        metas = await store.metas()
+    except SessionManagerError as error:
+        log.error("subscribers are not told what the new store holds", error=str(error))
+        return
     there = {meta.session_id for meta in metas}
     for meta in known:
         if meta.session_id not in there:
             publish([Emission(Deleted(session_id=meta.session_id, timestamp=meta.updated_at), meta.metadata)])
     for meta in metas:
-        events = [
-            Created.of(meta),
-            *(entry_event(meta.session_id, entry) for entry in await store.entries(meta.session_id)),
-        ]
-        publish([Emission(event, meta.metadata) for event in events])
+        try:
+            publish(await _events(store, meta))
+        except (SessionManagerError, msgspec.MsgspecError) as error:
+            log.error("subscribers are not told of a session", session_id=meta.session_id, error=str(error))
         await asyncio.sleep(0)  # a long replay lets other calls through
         while await backlog() > MANY:  # noqa: ASYNC110 # the queues may be another loop's
             await asyncio.sleep(PAUSE)
+
+
+async def _events(store: Store, meta: SessionMeta) -> list[Emission]:
+    """Raises StorageError and msgspec's errors."""
+    entries = await store.entries(meta.session_id)
+    events = [Created.of(meta), *(entry_event(meta.session_id, entry) for entry in entries)]
+    return [Emission(event, meta.metadata) for event in events]
