@@ -57,10 +57,14 @@ def main(context: click.Context, url: str | None, seed: Path | None, show_manife
     """
     if show_manifest:
         context.invoke(command("manifest"), write=False, check=False, json_=True)
-    elif context.invoked_subcommand is None:
-        if url is None and seed is None:
-            click.echo(context.get_help())
-            return
-        from session_manager.cli import serve
-
-        context.invoke(serve.serve, **serve.defaults(url, seed))
+        context.exit()
+    given = [*(("--url", url) if url else ()), *(("--config", str(seed)) if seed else ())]
+    if context.invoked_subcommand is not None:
+        if given:
+            raise click.UsageError(f"{given[0]} belongs behind {context.invoked_subcommand!r}, where that takes it")
+    elif given:
+        serve = command("serve")
+        with serve.make_context("serve", given, parent=context) as asked:
+            serve.invoke(asked)
+    else:
+        click.echo(context.get_help())

@@ -8,7 +8,14 @@ import click
 
 from session_manager import logs
 from session_manager.cli import light
-from session_manager.cli.options import arguments, fail, url_option
+from session_manager.cli.options import Seconds, arguments, fail, url_option
+from session_manager.errors import MalformedRequest
+
+
+def _named(_: click.Context, __: click.Parameter, namespace: str) -> str:
+    if not namespace.strip():
+        raise click.BadParameter("a namespace has a name")
+    return namespace
 
 
 @click.command()
@@ -16,8 +23,17 @@ from session_manager.cli.options import arguments, fail, url_option
 @click.argument("pairs", nargs=-1, metavar="[K=V]...")
 @click.option("--json", "text", help="The payload as JSON; k=v pairs are laid over it.")
 @click.option("--pick", metavar="KEY", help="Print only this key of the reply, text without quotes.")
-@click.option("--timeout", "seconds", default=30.0, show_default=True, help="Seconds to wait for the reply.")
-@click.option("--namespace", "-n", envvar="III_NAMESPACE", default="default", help="Where the function is registered.")
+@click.option(
+    "--timeout", "seconds", default=30.0, type=Seconds(), show_default=True, help="Seconds to wait for the reply."
+)
+@click.option(
+    "--namespace",
+    "-n",
+    envvar="III_NAMESPACE",
+    default="default",
+    callback=_named,
+    help="Where the function is registered.",
+)
 @url_option
 def call(
     function: str,
@@ -43,13 +59,13 @@ def call(
         from session_manager.edge.visitor import visit
 
     logs.configure("error")
-    payload = arguments(pairs, text)
     try:
+        payload = arguments(pairs, text)
         with visit(url) as client:
             reply = client.run(client.call(function, payload, seconds=seconds, namespace=namespace))
     except InvocationError as error:
         fail(error.message)
-    except (TimeoutError, EngineError) as error:
+    except (MalformedRequest, TimeoutError, EngineError) as error:
         fail(str(error))
     if pick is not None:
         if not isinstance(reply, dict) or pick not in reply:

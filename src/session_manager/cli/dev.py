@@ -10,7 +10,7 @@ import click
 
 from session_manager import logs
 from session_manager.cli import serve
-from session_manager.cli.options import fail
+from session_manager.cli.options import PORT, fail
 
 DATA = Path("data")
 
@@ -26,7 +26,7 @@ Ctrl+C stops it; started again, it finds everything there.
 
 
 @click.command()
-@click.option("--port", default=49134, show_default=True, help="Port to listen on; 0 takes a free one.")
+@click.option("--port", type=PORT, default=49134, show_default=True, help="Port to listen on; 0 takes a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--config-dir", type=click.Path(path_type=Path, file_okay=False), help="Where configuration is kept.")
 @click.option("--allow-remote", is_flag=True, help="Listen on an address that others can reach. There is no login.")
@@ -42,7 +42,7 @@ def engine(port: int, host: str, config_dir: Path | None, allow_remote: bool) ->
 
 
 @click.command()
-@click.option("--port", default=49134, show_default=True, help="Port of the engine; 0 takes a free one.")
+@click.option("--port", type=PORT, default=49134, show_default=True, help="Port of the engine; 0 takes a free one.")
 @click.option("--config", "seed", type=click.Path(path_type=Path), help="First-boot configuration (YAML or TOML).")
 def dev(port: int, seed: Path | None) -> None:
     """Run a loopback engine and the worker on it, on SQLite below ./data: everything in one command."""

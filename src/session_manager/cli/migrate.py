@@ -17,6 +17,7 @@ from session_manager.errors import SessionManagerError
 from session_manager.migrate import Report, as_json, migrate
 from session_manager.store import Store
 from session_manager.stores import open_source, open_store
+from session_manager.terminal import plain
 
 NOT_COMPLETE, UNREADABLE_LINES, INTERRUPTED = 1, 3, 130
 """Exit statuses besides 0, and 2 for a wrong command line."""
@@ -116,7 +117,7 @@ def _told(report: Report) -> str:
     problems = [f"{problem.session_id}: {problem.why}" for problem in report.skipped]
     for title, rows in (("found in the source:", report.notices), ("skipped:", problems)):
         if rows:
-            lines += [title, *(f"  {row}" for row in rows[:SHOWN])]
+            lines += [title, *(f"  {plain(row)}" for row in rows[:SHOWN])]
         if len(rows) > SHOWN:
             lines.append(f"  and {len(rows) - SHOWN} more (--json has them all)")
     but = ", but for what was found in the source" if report.notices else ""

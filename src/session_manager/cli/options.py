@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import Any, NoReturn
 
 import click
+
+from session_manager import door
+from session_manager.errors import MalformedRequest
+from session_manager.terminal import plain
 
 DEFAULT_URL = "ws://127.0.0.1:49134"
 
@@ -15,23 +20,56 @@ url_option = click.option(
 )
 
 
+PORT = click.IntRange(0, 65535)
+
+
+class Seconds(click.FloatRange):
+    """A time span: no less than nothing, and neither infinite nor NaN, which a range lets through."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return seconds
+
+
 def fail(text: str) -> NoReturn:
-    """One line on stderr, and exit status 1."""
-    click.echo(f"session-manager: {text}", err=True)
+    """What went wrong on stderr, in one line as a rule, and exit status 1."""
+    click.echo("session-manager: " + "\n".join(map(plain, text.splitlines())), err=True)
     sys.exit(1)
 
 
+def labels(text: str | None) -> dict[str, Any] | None:
+    """The value of a `--metadata` option."""
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+        door.check_value(value, "metadata")
+    except ValueError as error:
+        raise click.BadParameter(f"not JSON: {error}", param_hint="--metadata") from None
+    except MalformedRequest as error:
+        raise click.BadParameter(str(error), param_hint="--metadata") from None
+    if not isinstance(value, dict):
+        raise click.BadParameter("must be an object", param_hint="--metadata")
+    return value
+
+
 def arguments(pairs: tuple[str, ...], text: str | None) -> dict[str, Any]:
-    """A payload from `k=v` pairs laid over a JSON object. A value that is JSON is taken as such, else as text."""
+    """A payload from `k=v` pairs laid over a JSON object. A value that is JSON is taken as such, else as text. Raises
+    MalformedRequest for what no engine carries: the call would get no answer."""
     payload: Any = {}
     if text is not None:
         try:
             payload = json.loads(text)
         except ValueError as error:
             raise click.BadParameter(f"not JSON: {error}", param_hint="--json") from None
-    if not pairs:
-        return payload  # type: ignore[no-any-return] # any JSON may be tried; the worker refuses what is no object
-    if not isinstance(payload, dict):
+        if payload is None:
+            raise click.BadParameter("null is no payload; give an object", param_hint="--json")
+    if pairs and not isinstance(payload, dict):
         raise click.BadParameter("must be an object when k=v pairs are given", param_hint="--json")
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -41,4 +79,5 @@ def arguments(pairs: tuple[str, ...], text: str | None) -> dict[str, Any]:
             payload[key] = json.loads(value)
         except ValueError:
             payload[key] = value
-    return payload
+    door.check(payload)
+    return payload  # type: ignore[no-any-return] # any JSON may be tried; the worker refuses what is no object

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from session_manager import config, logs
 from session_manager.cli import light
-from session_manager.cli.options import DEFAULT_URL, fail, url_option
+from session_manager.cli.options import Seconds, fail, url_option
 from session_manager.config import InvalidConfiguration
 from session_manager.errors import SessionManagerError
 
@@ -22,20 +21,6 @@ if TYPE_CHECKING:
     from session_manager.edge.extras import Extras
 
 PATIENCE = 20.0
-
-
-def defaults(url: str | None, seed: Path | None) -> dict[str, Any]:
-    """The arguments of `serve` for the command line without a command."""
-    return {
-        "url": url or os.environ.get("III_URL") or DEFAULT_URL,
-        "seed": seed,
-        "name": None,
-        "log_level": os.environ.get("SESSION_MANAGER_LOG", "info"),
-        "log_file": None,
-        "patience": PATIENCE,
-        "extras": (),
-        "follow_opencode": None,
-    }
 
 
 @click.command()
@@ -60,7 +45,7 @@ def defaults(url: str | None, seed: Path | None) -> dict[str, Any]:
     envvar="SESSION_MANAGER_PATIENCE",
     default=PATIENCE,
     show_default=True,
-    type=click.FloatRange(0),
+    type=Seconds(),
     help="Seconds to wait for the engine, or for a name or a database that another one still holds.",
 )
 @click.option("--with", "extras", multiple=True, type=click.Choice(["opencode"]), help="Serve further functions too.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import threading
@@ -13,9 +14,10 @@ import click
 
 from session_manager import logs
 from session_manager.cli import light
-from session_manager.cli.options import fail, url_option
+from session_manager.cli.options import fail, labels, url_option
 from session_manager.events import EVENTS, Created
 from session_manager.model import JsonObject
+from session_manager.terminal import plain
 
 ROLES = ["user", "assistant", "function_result", "custom"]
 
@@ -41,11 +43,19 @@ def watch(
         from session_manager.edge.visitor import visit
 
     logs.configure("error")
-    try:
-        labels = None if metadata is None else json.loads(metadata)
-    except ValueError as error:
-        raise click.BadParameter(f"not JSON: {error}", param_hint="--metadata") from None
+    wanted = labels(metadata)
     stop = threading.Event()
+    unread = threading.Event()
+
+    def show(trigger_type: str, payload: JsonObject) -> None:
+        if session_id not in (None, payload["session_id"]):
+            return  # created events cannot be filtered by session where they come from
+        try:
+            click.echo(_line(trigger_type, payload, as_json))
+        except BrokenPipeError:
+            unread.set()
+            stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
@@ -53,13 +63,15 @@ def watch(
             for trigger_type in types or sorted(EVENTS):
                 client.subscribe(
                     trigger_type,
-                    _config(trigger_type, session_id, roles, labels),
-                    partial(_show, trigger_type, session_id, as_json),
+                    _config(trigger_type, session_id, roles, wanted),
+                    partial(show, trigger_type),
                 )
             click.echo("watching; Ctrl+C ends it", err=True)
             stop.wait()
     except EngineError as error:
         fail(str(error))
+    if unread.is_set():
+        raise BrokenPipeError(errno.EPIPE, "nobody reads any more")  # click ends quietly at this
 
 
 def _config(trigger_type: str, session_id: str | None, roles: tuple[str, ...], metadata: Any) -> JsonObject:
@@ -73,21 +85,20 @@ def _config(trigger_type: str, session_id: str | None, roles: tuple[str, ...], m
     return config
 
 
-def _show(trigger_type: str, session_id: str | None, as_json: bool, payload: JsonObject) -> None:
-    if session_id not in (None, payload["session_id"]):
-        return  # created events cannot be filtered by session where they come from
-    click.echo(_line(trigger_type, payload, as_json))
-
-
 def _line(trigger_type: str, payload: JsonObject, as_json: bool) -> str:
     payload.pop("_caller_worker_id", None)
     if as_json:
         return json.dumps({"trigger_type": trigger_type, "payload": payload}, ensure_ascii=False, sort_keys=True)
-    time = datetime.fromtimestamp(
-        (payload["timestamp"] if "timestamp" in payload else payload["created_at"]) / 1000, UTC
-    )
+    time = _time(payload["timestamp"] if "timestamp" in payload else payload["created_at"])
     name = trigger_type.removeprefix("session::")
-    return f"{time:%H:%M:%S.%f}"[:-3] + f"  {name:<16} {payload['session_id']}  {_gist(payload)}".rstrip()
+    return plain(f"{time}  {name:<16} {payload['session_id']}  {_gist(payload)}".rstrip())
+
+
+def _time(milliseconds: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%H:%M:%S.%f}"[:-3]
+    except (ValueError, OverflowError, OSError):
+        return str(milliseconds)  # no year that a calendar knows; another instance may publish any
 
 
 def _gist(payload: JsonObject) -> str:

@@ -82,8 +82,8 @@ class Engine:
         """Listen; port 0 takes a free one. Raises ValueError for an address beyond this machine."""
         if not self._allow_remote and not is_loopback(host):
             raise ValueError(
-                f"the loopback engine authenticates nobody and listens on loopback addresses only, not on {host!r}; "
-                "allow_remote=True insists"
+                f"the loopback engine authenticates nobody and listens on loopback addresses only, not on {host!r}, "
+                "unless it is told to allow others (--allow-remote)"
             )
         disorder = Disorder(self._unkindness, random.Random(self._seed))  # noqa: S311 - disorder, no secrets
         registry, bindings = Registry(), Bindings(disorder)
