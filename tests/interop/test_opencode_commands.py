@@ -63,6 +63,20 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
+def test_a_dry_run_makes_no_store_and_an_export_neither(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    assert shell.import_(str(TOOLS), "--dry-run").exit_code == 0
+    assert shell.export("ses_nobody").exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_told_in_a_line(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    [session] = json.loads(shell.import_(str(TOOLS), "--json").stdout)["sessions"]
+    result = shell.export(session["session_id"], "--output", str(tmp_path / "nowhere" / "x.json"))
+    assert (result.exit_code, result.stderr.startswith("session-manager: ")) == (1, True)
+
+
 def test_files_come_in_and_a_table_says_what_came(shell: Shell) -> None:
     result = shell.import_(str(TOOLS), str(KINDS), "--metadata", '{"owner":"ann"}')
     assert result.exit_code == 0, result.output

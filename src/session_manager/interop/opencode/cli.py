@@ -21,7 +21,8 @@ from rich.table import Table
 
 from session_manager.clock import SystemClock
 from session_manager.config import DATA_DIR, base_directory
-from session_manager.errors import SessionManagerError
+from session_manager.door import check_value
+from session_manager.errors import MalformedRequest, SessionManagerError
 from session_manager.interop.opencode import follow as following
 from session_manager.interop.opencode.client import NotInstalled, Server, ServerFailed
 from session_manager.interop.opencode.exports import Format, as_json, export_log, export_session
@@ -32,7 +33,8 @@ from session_manager.interop.opencode.sources import find_files, read, read_file
 from session_manager.interop.opencode.targets import DryRun, StoreTarget, Target
 from session_manager.model import JsonObject
 from session_manager.store import Store
-from session_manager.stores import open_store
+from session_manager.stores import NoStore, open_source, open_store
+from session_manager.terminal import plain
 
 PASSWORD = "OPENCODE_SERVER_PASSWORD"  # noqa: S105 # the name of a variable
 """The variable that OpenCode itself reads a server's password from."""
@@ -127,9 +129,10 @@ def export_opencode(session: str, form: str, output: Path, store: str, as_json_:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
     else:
-        temporary = output.with_name(f".{output.name}.part")
-        temporary.write_bytes(data)
-        temporary.replace(output)
+        with _told():
+            temporary = output.with_name(f".{output.name}.part")
+            temporary.write_bytes(data)
+            temporary.replace(output)
     if as_json_:
         click.echo(json.dumps(summary, indent=2))
     else:
@@ -177,12 +180,12 @@ def _show(outcome: Outcome) -> None:
     for row in outcome.sessions:
         what = "new" if row.created else "changed" if row.changed else "unchanged"
         counts = (row.messages, row.added, row.updated, len(row.skipped), len(row.lossy))
-        table.add_row(_plain(row.session_id), what, *map(str, counts))
+        table.add_row(plain(row.session_id), what, *map(str, counts))
     console.print(table)
     for row in outcome.sessions:
         for kind, lines in (("skipped", row.skipped), ("lossy", row.lossy), ("warning", row.warnings)):
             for line in lines:
-                console.print(f"{kind}: {_plain(row.session_id)}: {_plain(line)}", markup=False, highlight=False)
+                console.print(f"{kind}: {plain(row.session_id)}: {plain(line)}", markup=False, highlight=False)
     new = sum(row.created for row in outcome.sessions)
     changed = sum(row.changed and not row.created for row in outcome.sessions)
     console.print(
@@ -191,12 +194,7 @@ def _show(outcome: Outcome) -> None:
         highlight=False,
     )
     for refusal in outcome.refused:
-        click.echo(f"refused: {_plain(refusal.source)}: {_plain(refusal.reason)}", err=True)
-
-
-def _plain(text: str) -> str:
-    """Text from a file, safe for a terminal."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+        click.echo(f"refused: {plain(refusal.source)}: {plain(refusal.reason)}", err=True)
 
 
 # --- the work ---
@@ -206,7 +204,7 @@ async def _import(
     sources: tuple[str, ...], url: str, added: JsonObject | None, session: str | None, *, dry_run: bool, quiet: bool
 ) -> Outcome:
     outcome = Outcome(dry_run=dry_run)
-    async with _opened(url) as store:
+    async with _opened(_looked_at(url) if dry_run else _store(url)) as store:
         target: Target = DryRun(store) if dry_run else StoreTarget(store)
         with _bar(quiet) as bar:
             for name in sources:
@@ -265,7 +263,7 @@ async def _from_server(
 
 
 async def _export(session_id: str, form: str, url: str) -> tuple[bytes, dict[str, Any]]:
-    async with _opened(url) as store:
+    async with _opened(_store(url, open_source)) as store:
         if form == "log":
             events = await export_log(store, session_id)
             notes = [] if events else ["the session was not imported from an event log"]
@@ -290,10 +288,10 @@ async def _follow(url: str, store_url: str, added: JsonObject | None, only: set[
         if not shown or shown[-1] != progress.connected:
             shown.append(progress.connected)
             state = "following" if progress.connected else f"waiting for {url}"
-            click.echo(f"{state}{f' ({_plain(progress.last)})' if progress.last else ''}", err=True)
+            click.echo(f"{state}{f' ({plain(progress.last)})' if progress.last else ''}", err=True)
 
     try:
-        async with _opened(store_url) as store:
+        async with _opened(_store(store_url)) as store:
             mirror = following.Mirror(server, StoreTarget(store), added=added, tell=tell, only=only)
             if once:
                 await mirror.catch_up()
@@ -316,8 +314,7 @@ async def _until_signal(work: Coroutine[Any, Any, None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _opened(url: str) -> AsyncIterator[Store]:
-    store = _store(url)
+async def _opened(store: Store) -> AsyncIterator[Store]:
     await store.open()
     try:
         yield store
@@ -325,11 +322,23 @@ async def _opened(url: str) -> AsyncIterator[Store]:
         await store.close()
 
 
-def _store(url: str) -> Store:
+def _store(url: str, named: Callable[[str, Path], Store] = open_store) -> Store:
     try:
-        return open_store(url, Path.cwd())
+        return named(url, Path.cwd())
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--store") from None
+
+
+def _looked_at(url: str) -> Store:
+    """The store for a look that changes nothing; where there is none yet, an empty one."""
+
+    def named(url: str, base: Path) -> Store:
+        try:
+            return open_source(url, base)
+        except NoStore:
+            return open_store("memory:", base)
+
+    return _store(url, named)
 
 
 def _bar(quiet: bool) -> Progress:
@@ -353,6 +362,10 @@ def _metadata(text: str | None) -> JsonObject | None:
         raise click.BadParameter(f"not JSON: {error}", param_hint="--metadata") from None
     if not isinstance(value, dict):
         raise click.BadParameter("must be an object", param_hint="--metadata")
+    try:
+        check_value(value, "metadata")
+    except MalformedRequest as error:
+        raise click.BadParameter(str(error), param_hint="--metadata") from None
     return value
 
 
@@ -366,5 +379,5 @@ def _told() -> Iterator[None]:
     try:
         yield
     except (SessionManagerError, ServerFailed, NotInstalled, OSError) as error:
-        click.echo(f"session-manager: {_plain(str(error))}", err=True)
+        click.echo(f"session-manager: {plain(str(error))}", err=True)
         sys.exit(1)
