@@ -21,6 +21,10 @@ REFUSED: list[tuple[Any, str]] = [
     ({"adapter": {"name": "bridge", "config": {"url": "ws://x", "zzz": 1}}}, "zzz"),
     ({"adapter": {"name": "fs"}}, "config"),
     ({"adapter": {"name": "sqlite", "config": {"synchronous": "SOMETIMES"}}}, "synchronous"),
+    ({"adapter": {"name": "sqlite", "config": {"path": ""}}}, "path"),
+    ({"adapter": {"name": "sqlite", "config": {"path": "a\0b"}}}, "path"),
+    ({"adapter": {"name": "fs", "config": {"data_dir": ""}}}, "data_dir"),
+    ({"adapter": {"name": "fs", "config": {"data_dir": "a\0b"}}}, "data_dir"),
     ({"adapter": {"name": "memory", "config": {"size": 1}}}, "size"),
     ({"default_list_limit": -1}, "default_list_limit"),
     ({"default_list_limit": "5"}, "default_list_limit"),
@@ -89,6 +93,8 @@ def test_a_console_can_draw_a_picker_of_adapters_from_the_schema() -> None:
         (Limits(50, 10), None, 10),
         (Limits(0, 0), None, 1),
         (Limits(5, 0), 7, 1),
+        (Limits(2**64 - 1, 2**64 - 1), None, 2**32),
+        (Limits(50, 2**64 - 1), 2**64 - 1, 2**32),
     ],
 )
 def test_a_limit_is_brought_into_the_bounds(limits: Limits, asked: int | None, given: int) -> None:

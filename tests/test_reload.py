@@ -171,6 +171,14 @@ async def test_a_boot_with_a_configuration_that_cannot_be_built_says_why(tmp_pat
         await stage.start()
 
 
+@pytest.mark.parametrize(
+    "adapter", [sqlite("~nobody-of-that-name/x.db"), {"name": "fs", "config": {"data_dir": "~nobody-of-that-name/x"}}]
+)
+async def test_the_home_of_nobody_is_no_place_for_data(adapter: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="home directory"):
+        await InProcess(adapter, tmp_path).start()
+
+
 def test_the_default_is_what_an_empty_value_means() -> None:
     assert Configuration().adapter.name == "sqlite"
     assert Runtime.__struct_config__.frozen

@@ -37,6 +37,10 @@ class _Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+Place = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
+"""A path that the system can take."""
+
+
 class MemoryConfig(_Closed):
     """Nothing to set."""
 
@@ -44,7 +48,7 @@ class MemoryConfig(_Closed):
 class SqliteConfig(_Closed):
     """One SQLite file."""
 
-    path: str = Field(f"{DATA_DIR}/sessions.db", description="The database file; relative to the compose directory.")
+    path: Place = Field(f"{DATA_DIR}/sessions.db", description="The database file; relative to the compose directory.")
     synchronous: Literal["FULL", "NORMAL", "OFF"] = Field(
         "FULL", description="What an acknowledged change survives: FULL power loss, NORMAL a crash of the process."
     )
@@ -53,7 +57,7 @@ class SqliteConfig(_Closed):
 class FsConfig(_Closed):
     """A directory of JSON lines, one file per session, as earlier versions of the worker keep them."""
 
-    data_dir: str = Field(DATA_DIR, description="The directory; relative to the compose directory.")
+    data_dir: Place = Field(DATA_DIR, description="The directory; relative to the compose directory.")
 
 
 class BridgeConfig(_Closed):

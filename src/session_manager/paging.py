@@ -17,6 +17,11 @@ MAX_PAGE_BYTES = 4 << 20
 """A page stops early at so many bytes of content: the SDKs decode on their event loop, and frames are bounded."""
 
 
+MOST = 1 << 32
+"""No page is longer, whatever the configuration says: stores count in 64 bits with a sign. Its bytes end it long
+before."""
+
+
 class Limits(Struct, frozen=True):
     """How long pages are, in records."""
 
@@ -24,7 +29,7 @@ class Limits(Struct, frozen=True):
     maximum: int = 500
 
     def of(self, asked: int | None) -> int:
-        return max(1, min(self.default if asked is None else asked, self.maximum))
+        return max(1, min(self.default if asked is None else asked, self.maximum, MOST))
 
 
 _P = TypeVar("_P", bound=Struct)

@@ -54,6 +54,20 @@ async def test_a_value_that_is_set_is_in_force_without_a_restart(url: str, serve
     assert status == {"last_outcome": "applied", "last_error": None, "rejected_reloads": 0}
 
 
+async def test_another_name_of_the_own_engine_is_no_main_instance(url: str, serve: Serve, connect: Connect) -> None:
+    worker, client = serve(url, value=VALUE), await connect(url)
+    await with_sessions(worker, client)
+    alias = url.replace("127.0.0.1", "localhost")
+    assert alias != url
+    await set_value(client, worker, adapter={"name": "bridge", "config": {"url": alias}})
+
+    async def rejected() -> bool:
+        return bool((await call(client, "session::config-status", {}))["last_outcome"] == "rejected")
+
+    await eventually(rejected, 10)
+    assert await page_length(client) == 9, "the own store still answers"
+
+
 async def test_another_database_takes_over_while_calls_run(url: str, serve: Serve, connect: Connect) -> None:
     worker, client = serve(url, value=VALUE), await connect(url)
     await with_sessions(worker, client)

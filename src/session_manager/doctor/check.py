@@ -20,6 +20,7 @@ from session_manager.doctor.repairs import treat
 from session_manager.errors import StorageError
 from session_manager.model import SessionMeta
 from session_manager.store import Change, Store
+from session_manager.stores.directories import place
 from session_manager.stores.fs import FsStore
 from session_manager.stores.sqlite import SqliteStore
 from session_manager.stores.sqlite.inspect import Held, Inspection, Mender, Unreadable
@@ -259,7 +260,7 @@ async def _commit(store: Store, changes: list[Change]) -> None:
 
 
 def _path(rest: str) -> Path:
-    return Path(rest).expanduser().resolve()
+    return place(Path.cwd(), rest).resolve()
 
 
 def _beside(path: Path) -> Path:

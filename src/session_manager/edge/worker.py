@@ -7,8 +7,9 @@ import concurrent.futures
 import time
 from collections.abc import Sequence
 from functools import partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import structlog
 
@@ -174,14 +175,14 @@ class Worker:
         return self._service.runtime.store if self._bridge is None else None
 
     async def _build_bridge(self, config: BridgeConfig, limits: Limits) -> Runtime:
-        if config.url == self._url:
-            raise InvalidConfiguration("adapter.config.url: a bridge cannot lead to the engine that it is on")
-        from session_manager.edge.bridge import Bridge
-
         try:
             address(config.url)
         except EngineError as error:
             raise InvalidConfiguration(f"adapter.config.url: {error}") from None
+        if await _same_engine(config.url, self._url):
+            raise InvalidConfiguration("adapter.config.url: a bridge cannot lead to the engine that it is on")
+        from session_manager.edge.bridge import Bridge
+
         bridge = Bridge(config, self._name, self._account, base_directory() / DATA_DIR / f"{self._file}.intents")
         try:
             await bridge.open(replayed=self._serving.is_set())
@@ -442,6 +443,25 @@ class _Subscriptions(TriggerHandler[Any]):
 
     async def unregister_trigger(self, config: Any) -> None:
         self._worker.unbound(config.id)
+
+
+async def _same_engine(one: str, other: str) -> bool:
+    """Whether two URLs are seen to lead to one engine: they are equal, or two names of this machine's own addresses
+    (`localhost`, `127.0.0.1`) with one port and path. Elsewhere two names of one address may be two engines."""
+    if one == other:
+        return True
+    (one_host, one_port), (other_host, other_port) = address(one), address(other)
+    if one_port != other_port or urlsplit(one).path.strip("/") != urlsplit(other).path.strip("/"):
+        return False
+    return await _is_this_machine(one_host) and await _is_this_machine(other_host)
+
+
+async def _is_this_machine(host: str) -> bool:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None)
+    except OSError:
+        return False
+    return all(ip_address(to[0]).is_loopback for *_, to in found)
 
 
 async def _at_most(awaitable: Any, seconds: float) -> None:

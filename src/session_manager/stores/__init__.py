@@ -8,6 +8,7 @@ from typing import Any
 
 from session_manager.config import Adapter, FsAdapter, MemoryAdapter, SqliteAdapter
 from session_manager.store import Store
+from session_manager.stores.directories import place
 
 
 def _memory(config: Any, base: Path) -> Store:
@@ -19,13 +20,13 @@ def _memory(config: Any, base: Path) -> Store:
 def _sqlite(config: Any, base: Path) -> Store:
     from session_manager.stores.sqlite import SqliteStore
 
-    return SqliteStore(base / Path(config.path).expanduser(), config.synchronous)
+    return SqliteStore(place(base, config.path), config.synchronous)
 
 
 def _fs(config: Any, base: Path, *, read_only: bool = False) -> Store:
     from session_manager.stores.fs import FsStore
 
-    return FsStore(base / Path(config.data_dir).expanduser(), read_only=read_only)
+    return FsStore(place(base, config.data_dir), read_only=read_only)
 
 
 LOCAL: dict[str, Callable[[Any, Path], Store]] = {"memory": _memory, "sqlite": _sqlite, "fs": _fs}
@@ -39,18 +40,22 @@ _URLS: dict[str, Callable[[str], Any]] = {
 }
 
 
+class NoStore(ValueError):
+    """There is nothing at a place that is only to be read."""
+
+
 def open_store(url: str, base: Path) -> Store:
-    """A store, not yet open, named as `sqlite:FILE`, `fs:DIR` or `memory:`. Raises ValueError."""
+    """A store, not yet open, named as `sqlite:FILE`, `fs:DIR` or `memory:`. Raises ValueError and StorageError."""
     scheme, adapter = _adapter(url)
     return LOCAL[scheme](adapter.config, base)
 
 
 def open_source(url: str, base: Path) -> Store:
-    """The same for a store that is only read, so it must be there."""
+    """The same for a store that is only read. Raises NoStore where there is none."""
     scheme, adapter = _adapter(url)
     path = url.partition(":")[2]
-    if scheme != "memory" and not (base / Path(path).expanduser()).exists():
-        raise ValueError(f"there is no {path}")
+    if scheme != "memory" and not place(base, path).exists():
+        raise NoStore(f"there is no {path}")
     if scheme == "fs":
         return _fs(adapter.config, base, read_only=True)
     return LOCAL[scheme](adapter.config, base)

@@ -1,9 +1,19 @@
-"""Directories whose names are as durable as what is in their files."""
+"""Directories: where one is, and names in it that are as durable as what is in the files."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from session_manager.errors import StorageError
+
+
+def place(base: Path, given: str) -> Path:
+    """The path that a setting or a command names. Raises StorageError for the home of somebody who has none."""
+    try:
+        return base / Path(given).expanduser()
+    except RuntimeError:
+        raise StorageError("there is no home directory for the `~` of the path") from None
 
 
 def prepare_directory(directory: Path) -> None:
