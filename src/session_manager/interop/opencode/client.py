@@ -34,7 +34,7 @@ class NotThere(ServerFailed):
 
 class NotInstalled(Exception):
     def __init__(self) -> None:
-        super().__init__("reading from a server needs the extra: pip install 'session-manager[opencode]'")
+        super().__init__("reading from a server needs the extra `opencode`: pip install '.[opencode]' in the checkout")
 
 
 class Server:
