@@ -378,6 +378,18 @@ def test_every_repair_has_a_backup_of_its_own(tmp_path: Path) -> None:
     assert len(backups) == 3
 
 
+async def test_bookkeeping_that_stands_alone_is_no_conversation_without_a_leaf(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "sessions.db")
+    await store.open()
+    to = service(store)
+    await to.call("session::ensure", {"session_id": "s"})
+    alone = {"kind": "custom", "id": "log", "timestamp": 0, "custom_type": "log"}
+    await to.call("session::store::put-entry", {"session_id": "s", "entry": alone})
+    await store.close()
+    report = await check(f"sqlite:{tmp_path / 'sessions.db'}", SystemClock(), RandomIds())
+    assert report.findings == []
+
+
 async def test_a_running_worker_can_be_looked_at_and_not_repaired(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
     await filled(path)

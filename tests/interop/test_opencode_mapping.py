@@ -364,6 +364,17 @@ async def test_a_revert_that_is_taken_back_or_committed_moves_the_active_path() 
     assert any(b"Make two" in entry.body for entry in await store.entries(source.id))
 
 
+async def test_a_conversation_that_was_taken_back_whole_is_off_the_path_until_it_is_back() -> None:
+    store = MemoryStore()
+    talk = [v1_user("msg_1", {"type": "text", "text": "hi"}), v1_assistant("msg_2", {"type": "text", "text": "ho"})]
+    for updated, revert, shown in [(2, {}, 2), (3, {"revert": {"messageID": "msg_1"}}, 0), (4, {}, 2)]:
+        source = document({**V1, "time": {"created": 1, "updated": updated}, **revert}, talk)
+        plan = await bring_in(store, source)
+        assert plan.skipped == []
+        assert len(await messages(store, source.id)) == shown
+    assert (await bring_in(store, source)).change is None
+
+
 async def test_a_subagents_session_keeps_its_parent_and_is_no_fork() -> None:
     [source] = read_file(DATA / "samples/v1_subagent/export.child0.json")
     store, _ = await imported(source)

@@ -59,6 +59,14 @@ class Patient(Struct):
             at = self.parent_of(at)
         return ids[::-1], wrong
 
+    def chained(self) -> int:
+        """Entries of conversations: all but bookkeeping that stands alone, which was never meant to be on a path."""
+        parents = {entry.parent_id for entry in self.entries.values()}
+        return sum(
+            entry.role is not None or entry.parent_id is not None or entry.id in parents
+            for entry in self.entries.values()
+        )
+
     def whole(self) -> set[str]:
         """The entries whose paths reach a root and are undamaged."""
         known: dict[str, bool] = {}
@@ -111,8 +119,8 @@ def examine(patient: Patient, now: int, stuck: int = STUCK) -> Iterator[Finding]
             yield found("record-without-entries", f"the record counts {meta.message_count} messages")
         elif meta.message_count != messages:
             yield found("count-wrong", f"the record counts {meta.message_count} messages, and there are {messages}")
-    if meta is not None and patient.entries and patient.leaf is None:
-        yield found("leaf-missing", f"{len(patient.entries)} entries and no active leaf")
+    if meta is not None and patient.leaf is None and (chained := patient.chained()):
+        yield found("leaf-missing", f"{chained} entries and no active leaf")
     if patient.leaf is not None and not patient.has(patient.leaf):
         yield found("leaf-gone", "the active leaf names no entry", patient.leaf)
     yield from _broken_links(patient)

@@ -37,7 +37,7 @@ from session_manager.model import (
     decode_message,
     encode,
 )
-from session_manager.store import Change, Session, Store
+from session_manager.store import Change, Drop, Session, Store
 
 LOG = "opencode.log"
 """Type of the bookkeeping entries that hold an imported event log, outside of any path."""
@@ -203,10 +203,11 @@ def plan_mapped(
         meta = _merged(before, source, mapped, place, leaf=leaf, end=end, added=added, live=mirror is not None)
         if mirror is not None or place.news():
             meta = _with_mirror(meta, mirror)
-    new_leaf = _leaf(stored.session, leaf, plan)
+    moves = _moves_leaf(stored.session, leaf, plan)
     entries = (*place.added, *place.updated, *place.moved)
-    if entries or meta != before or new_leaf is not None:
-        plan.change = Change(source.id, meta=meta, leaf=new_leaf, entries=entries)
+    if entries or meta != before or moves:
+        drops = frozenset({Drop.LEAF} if moves and leaf is None else ())
+        plan.change = Change(source.id, meta=meta, leaf=leaf if moves else None, entries=entries, drops=drops)
     return plan
 
 
@@ -380,13 +381,14 @@ def _is_behind(end: str | None, kept: JsonObject, stored: Mapping[str, Entry]) -
     return False
 
 
-def _leaf(session: Session, leaf: str | None, plan: Plan) -> str | None:
-    """Where the active leaf goes; None when it stays. A leaf that a person moved since the last import is theirs."""
-    if leaf is None or leaf == session.leaf:
-        return None
+def _moves_leaf(session: Session, leaf: str | None, plan: Plan) -> bool:
+    """Whether the active leaf goes to `leaf`, or nowhere where all was taken back. One that a person moved since the
+    last import is theirs."""
+    if leaf == session.leaf:
+        return False
     if session.leaf is not None and session.meta is not None:
         ours = obj(session.meta.metadata or {}, KEY).get("leaf")
         if ours != session.leaf:
             plan.skipped.append(f"the active leaf was moved here to {session.leaf} and stays")
-            return None
-    return leaf
+            return False
+    return True
