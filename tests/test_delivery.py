@@ -48,6 +48,19 @@ async def test_events_of_a_session_leave_one_by_one_in_order() -> None:
     assert subscribers.got["a"] == list(range(300))
 
 
+async def test_a_binding_that_was_registered_anew_for_another_function_is_delivered_to_that() -> None:
+    called: list[str] = []
+
+    async def send(to: Binding, payload: bytes) -> None:
+        called.append(to.function_id)
+
+    delivery = Delivery(send)
+    for function_id in ("first", "second"):
+        delivery.take(parcels(Binding("a", "session::created", function_id), range(1)))
+        assert await delivery.drain(5) == 0
+    assert called == ["first", "second"]
+
+
 async def test_the_next_event_waits_for_the_answer_to_the_one_before() -> None:
     subscribers = Subscribers()
     subscribers.silent.add("a")

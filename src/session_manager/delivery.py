@@ -5,10 +5,11 @@ patience, whichever comes first; as long as the subscriber stays silent after th
 so that one which runs a whole agent turn inside its handler gets that turn's events at once. The patience is longer
 where answers usually take longer (a busy machine must not cost the order), and the pace slows down with every further
 event that is not answered (a subscriber that never answers must not be a busy machine). An answer ends the silence,
-whatever older ones are missing: the engine loses one now and then, and that must not cost the order of what follows. A
-lane that lags merges
-waiting updates of one message into the newest, which carries the whole message. Each binding has one bounded queue; on
-overflow the oldest parcels are dropped, counted and logged. Nothing a subscriber does is felt by a writer.
+whatever older ones are missing: the engine loses one now and then, and that must not cost the order of what follows.
+
+A lane that lags merges waiting updates of one message into the newest, which carries the whole message. Each binding
+has one bounded queue; on overflow the oldest parcels are dropped, counted and logged. Nothing a subscriber does is felt
+by a writer.
 
 Everything here runs on one event loop.
 """
@@ -166,6 +167,7 @@ class Delivery:
             outbox = self._outboxes.get(parcel.binding.id)
             if outbox is None:
                 outbox = self._outboxes[parcel.binding.id] = _Outbox(parcel.binding)
+            outbox.binding = parcel.binding  # which may have been registered anew, for another function
             self._queue(outbox, parcel, now)
 
     def forget(self, binding_id: str) -> None:
@@ -198,7 +200,7 @@ class Delivery:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while (left := self._left()) and loop.time() < deadline:  # noqa: ASYNC110 # once, at the end, with a deadline
-            await asyncio.sleep(0.01)  # happens once, at the end, and has a deadline
+            await asyncio.sleep(0.01)
         return left
 
     def close(self) -> None:
