@@ -236,10 +236,10 @@ async def test_a_session_that_went_on_in_the_source_is_brought_up_to_date(tmp_pa
         (Change("s", entries=(message("theirs", "a"),)), "1 entries that the source's has not"),
         (Change("s", entries=(message("a", None, "y", revision=1),)), "other content"),
         (Change("s", entries=(message("a", None, "y", revision=0),)), "other content"),
-        (Change("s", meta=record("s", updated_at=1, draft="theirs")), "changed by itself"),
+        (Change("s", meta=record("s", updated_at=1, draft="theirs")), "neither is newer"),
         (Change("s", meta=record("s", updated_at=2)), "changed by itself"),
-        (Change("s", leaf="b"), "changed by itself"),
-        (Change("s", drops=frozenset({Drop.LEAF})), "changed by itself"),
+        (Change("s", leaf="b"), "neither is newer"),
+        (Change("s", drops=frozenset({Drop.LEAF})), "neither is newer"),
     ],
 )
 async def test_a_session_that_changed_in_the_target_is_left_alone_unless_told(own: Change, why: str) -> None:

@@ -198,8 +198,10 @@ class _Run:
             return "continued"
         if source.meta is None:
             raise _Skip("the target's session has a record and the source's has none")
-        if not record_is_same and source.meta.updated_at <= target.meta.updated_at:
+        if not record_is_same and source.meta.updated_at < target.meta.updated_at:
             raise _Skip("the target's session has changed by itself")
+        if not record_is_same and source.meta.updated_at == target.meta.updated_at:
+            raise _Skip("the two sessions differ and neither is newer: a draft or the active leaf, say")
         return "updated"
 
     async def _write(self, id_: str, source: _Side, target: _Side, *, anew: bool) -> None:
