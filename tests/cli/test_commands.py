@@ -114,6 +114,17 @@ def test_a_command_line_that_makes_no_sense_is_refused_and_nothing_is_done(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["engine", "dev"])
+def test_a_place_where_nothing_can_be_kept_is_named(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").write_text("in the way")
+    monkeypatch.chdir(tmp_path)
+    result = run(command, "--port", "0")
+    assert result.exit_code == 1
+    assert "cannot keep its configuration in data" in result.stderr.splitlines()[-1]
+
+
 def test_without_a_command_the_environment_counts_as_it_does_for_serve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,7 @@ def engine(port: int, host: str, config_dir: Path | None, allow_remote: bool) ->
     try:
         run(port, config_dir or DATA / "engine", host=host, allow_remote=allow_remote)
     except (OSError, ValueError) as error:
-        fail(f"the engine cannot listen: {error}")
+        fail(_why(error, port))
 
 
 @click.command()
@@ -54,7 +54,14 @@ def dev(port: int, seed: Path | None) -> None:
             ready = _Announce(running.url)
             sys.exit(serve.run(running.url, seed, None, ready=ready))
     except OSError as error:
-        fail(f"the engine cannot listen on port {port}: {error.strerror or error}")
+        fail(_why(error, port))
+
+
+def _why(error: Exception, port: int) -> str:
+    """Why the engine does not start."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"the engine cannot keep its configuration in {error.filename}: {error.strerror}"
+    return f"the engine cannot listen on port {port}: {getattr(error, 'strerror', None) or error}"
 
 
 class _Announce(threading.Event):
