@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -68,6 +69,34 @@ def test_frames_take_the_short_way_with_the_installed_sdk(pair: Counting) -> Non
         "\x00",
     ]
     assert len(pair.seen) == 1, "answered once, by the short way and not by the SDK as well"
+
+
+def test_calls_and_answers_are_taken_ahead_of_the_queues(pair: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    queued: list[str] = []
+    for client in (pair.server, pair.caller):
+
+        async def noticed(raw: Any, handle: Any = client._iii._handle_message) -> None:
+            queued.append(json.loads(raw)["type"])
+            await handle(raw)
+
+        monkeypatch.setattr(client._iii, "_handle_message", noticed)
+    pair.caller.run(pair.caller.deliver("test::echo", b"1", "default", None, 20))
+    assert pair.seen == [1]
+    assert queued == []
+    assert pair.caller.call_blocking("test::echo", 2) == 2
+    assert queued == ["invocationresult"], "what the SDK has asked for is its own"
+
+
+def test_small_answers_go_between_big_ones_and_all_come_whole(pair: Counting) -> None:
+    big = "ä" * (12 << 20)  # in two frames
+
+    async def all_at_once() -> list[Any]:
+        calls: list[Any] = [pair.caller.call("test::echo", big, seconds=60)]
+        calls += [pair.caller.call("test::echo", number, seconds=60) for number in range(200)]
+        calls.append(pair.caller.call("test::echo", big, seconds=60))
+        return await asyncio.gather(*calls)
+
+    assert pair.caller.run(all_at_once()) == [big, *range(200), big]
 
 
 def test_stored_json_goes_into_a_reply_as_it_is(pair: Counting) -> None:
