@@ -7,13 +7,12 @@ import concurrent.futures
 import time
 from collections.abc import Sequence
 from functools import partial
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import structlog
 
-from session_manager.bindings import TRIGGER_TYPES, Binding, BindingTable, TriggerType, binding
+from session_manager.bindings import TRIGGER_TYPES, Binding, BindingTable
 from session_manager.clock import RandomIds, SystemClock
 from session_manager.config import (
     DATA_DIR,
@@ -25,20 +24,22 @@ from session_manager.config import (
 )
 from session_manager.delivery import Delivery, Parcel
 from session_manager.dispatch import Runtime, Service
-from session_manager.edge.absence import HOPE, Absence
+from session_manager.edge.absence import Absence
 from session_manager.edge.account import Account
+from session_manager.edge.addresses import same_engine
 from session_manager.edge.client import (
     PASSING,
     Client,
     EngineError,
     InvocationError,
     NameTaken,
-    TriggerHandler,
     address,
     probe,
 )
 from session_manager.edge.configuration import ConfigurationEntry, Unavailable
 from session_manager.edge.extras import ExtraFunction, Extras
+from session_manager.edge.ownership import check_free, check_ours
+from session_manager.edge.subscriptions import Subscriptions
 from session_manager.errors import SessionManagerError, StorageError, Unready
 from session_manager.functions import FUNCTIONS, Function
 from session_manager.hub import Hub
@@ -59,19 +60,8 @@ DESCRIPTION = "Conversation database: typed entries in branching sessions, with 
 DELIVERY_TIMEOUT = 30.0
 """Seconds after which a delivery counts as failed; until then it takes one of its binding's places."""
 
-ASKED_AT_ONCE = 32
-"""Functions that one question to the engine may name."""
-
 DRAIN_CALLS, DRAIN_DELIVERIES = 5.0, 2.0
 """Seconds that the end of the worker waits for running calls and for deliveries."""
-
-
-REPLAY = 1.0
-"""Seconds within which the engine brings the bindings of subscribers that were there before the worker."""
-
-
-class FunctionsTaken(EngineError):
-    """Another worker serves session functions in this namespace."""
 
 
 class Worker:
@@ -87,9 +77,6 @@ class Worker:
         self._serving = asyncio.Event()
         self._bridge: Bridge | None = None
         self._absence = Absence()
-        self._engine_since: int | None = None
-        self._missing: set[str] = set()
-        """Bindings from before a reconnect that the engine has not brought again."""
 
     # --- start ---
 
@@ -99,16 +86,18 @@ class Worker:
         try:
             self._deliveries = self._deliveries_client()
             started.append(self._deliveries)
-            self._owners()
+            check_free(self._deliveries, self._name)
             self._calls = Client(self._url, self._name, DESCRIPTION, prepare=self._register_functions)
             started.append(self._calls)
-            self._check_ours()
+            check_ours(self._deliveries, self._name)
             self._delivery = Delivery(self._send)
+            self._subscriptions = Subscriptions(
+                self._bindings, self._calls, self._deliveries, self._absence, self._delivery.forget
+            )
             self._hub = Hub(self._bindings, self._post)
             self._entry = ConfigurationEntry(self._calls, self._seed)
             account = base_directory() / DATA_DIR / f"{self._file}.db"
             self._account = Account(self._hub, account, self._backlog)
-            self._engine_since = self._calls.run(self._engine_started())
             self._calls.on_state(self._state)
             self._deliveries.on_state(self._deliveries_state)
             try:
@@ -179,7 +168,7 @@ class Worker:
             address(config.url)
         except EngineError as error:
             raise InvalidConfiguration(f"adapter.config.url: {error}") from None
-        if await _same_engine(config.url, self._url):
+        if await same_engine(config.url, self._url):
             raise InvalidConfiguration("adapter.config.url: a bridge cannot lead to the engine that it is on")
         from session_manager.edge.bridge import Bridge
 
@@ -224,7 +213,7 @@ class Worker:
                 trigger_type.description,
                 schema["config_schema"],
                 schema.get("payload_schema"),
-                _Subscriptions(self, trigger_type),
+                self._subscriptions.owner_of(trigger_type.id),
             )
         self._calls.bind(
             "configuration",
@@ -234,33 +223,6 @@ class Worker:
                 "event_types": ["configuration:updated", "configuration:registered"],
             },
         )
-
-    def _owners(self) -> dict[str, str | None]:
-        """The workers that serve the functions, as the engine tells. Raises FunctionsTaken when one is another."""
-        owners: dict[str, str | None] = {}
-        for first in range(0, len(FUNCTIONS), ASKED_AT_ONCE):
-            some = [function.id for function in FUNCTIONS[first : first + ASKED_AT_ONCE]]
-            asked = {"function_ids": some, "namespace": self._deliveries.namespace}
-            try:
-                told = self._deliveries.call_blocking("engine::functions::info", asked)["functions"]
-            except InvocationError as error:
-                raise EngineError(f"the engine does not tell who serves the functions: {error}") from None
-            owners |= {one["function_id"]: one.get("worker_name") for one in told}
-        for owner in owners.values():
-            if owner not in (None, self._name):
-                raise FunctionsTaken(f"the session functions are served by another worker, {owner!r}")
-        return owners
-
-    def _check_ours(self, seconds: float = 10.0) -> None:
-        """Waits until the engine says that this worker has the functions. Raises FunctionsTaken when another has."""
-        deadline = time.monotonic() + seconds
-        while True:
-            owners = self._owners()
-            if all(owners.get(function.id) == self._name for function in FUNCTIONS):
-                return
-            if time.monotonic() > deadline:
-                raise EngineError("the engine does not list the functions that were registered")
-            time.sleep(0.02)
 
     # --- calls ---
 
@@ -283,6 +245,11 @@ class Worker:
 
     # --- events ---
 
+    async def _bindings_back(self) -> None:
+        """Until then events are held."""
+        await self._subscriptions.back()
+        self._account.ready()
+
     def _post(self, parcels: Sequence[Parcel]) -> None:
         self._deliveries.loop.call_soon_threadsafe(self._delivery.take, parcels)
 
@@ -300,40 +267,12 @@ class Worker:
     async def _waiting(self) -> int:
         return self._delivery.backlog()
 
-    def bound(self, made: Binding) -> None:
-        self._bindings.add(made)
-        self._missing.discard(made.id)
-        self._deliveries.loop.call_soon_threadsafe(self._absence.back, made.id)
-        log.info("bound", binding=made.id, trigger_type=made.trigger_type, function_id=made.function_id)
-
-    def unbound(self, binding_id: str) -> None:
-        self._bindings.remove(binding_id)
-        self._deliveries.loop.call_soon_threadsafe(self._delivery.forget, binding_id)
-        log.info("unbound", binding=binding_id)
-
-    async def _bindings_back(self) -> None:
-        """Waits until the engine has brought the bindings that it knew, but not for long, for it also knows some that
-        were refused; until then events are held."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + REPLAY
-        try:
-            known: set[str] = set()
-            for trigger_type in TRIGGER_TYPES:
-                asked = {"trigger_type": trigger_type.id, "include_internal": True}
-                told = await self._calls.call("engine::registered-triggers::list", asked, seconds=5)
-                known |= {trigger["id"] for trigger in told["registered_triggers"]}
-            while known - self._bindings.ids() and loop.time() < deadline:  # noqa: ASYNC110 # at the start, with a deadline
-                await asyncio.sleep(0.005)
-        except (InvocationError, KeyError, TypeError) as error:
-            log.warning("the engine does not list the bindings", error=str(error))
-        self._account.ready()
-
     # --- connection ---
 
     def _state(self, state: str) -> None:
-        """On the calls' loop. The engine replays all bindings after a reconnect and never tells which are gone."""
+        """On the calls' loop."""
         if state == "connected":
-            self._missing = self._bindings.ids()
+            self._subscriptions.replayed()
             self._calls.loop.create_task(self._reconnected())
         elif state == "failed":
             self.failed = True
@@ -348,35 +287,8 @@ class Worker:
             self.failed = True
 
     async def _reconnected(self) -> None:
-        """Bindings that the engine does not bring again are gone; unless it has restarted, for then it brings each when
-        its owner is back."""
-        missing = self._missing
-        since = await self._engine_started()
-        if since is None or since != self._engine_since:
-            self._engine_since = since
-            self._deliveries.loop.call_soon_threadsafe(self._absence.expect, list(missing))
-            self._calls.loop.create_task(self._give_up(missing))
-        else:
-            self._forget(missing)
+        await self._subscriptions.reconnected()
         await self._register_configuration_again()
-
-    async def _give_up(self, missing: set[str]) -> None:
-        await asyncio.sleep(HOPE)
-        self._forget(missing)
-
-    def _forget(self, missing: set[str]) -> None:
-        for id_ in list(missing):
-            missing.discard(id_)
-            self.unbound(id_)
-            self._deliveries.loop.call_soon_threadsafe(self._absence.back, id_)
-
-    async def _engine_started(self) -> int | None:
-        """When the engine started, by its own clock; None when it does not tell."""
-        try:
-            told = await self._calls.call("engine::workers::list", {"runtime": "engine"}, seconds=5)
-            return min((worker["connected_at_ms"] for worker in told["workers"]), default=None)
-        except (InvocationError, KeyError, TypeError):
-            return None
 
     async def _register_configuration_again(self) -> None:
         """An engine that restarted has forgotten the schema; without it nobody can change the configuration."""
@@ -420,48 +332,6 @@ class Worker:
         self._deliveries.loop.call_soon_threadsafe(self._delivery.close)
         self._calls.run(self._service.runtime.store.close())
         self._calls.run(self._account.close(clean=not left))
-
-
-class _Subscriptions(TriggerHandler[Any]):
-    """What the engine tells the owner of a trigger type."""
-
-    def __init__(self, worker: Worker, trigger_type: TriggerType) -> None:
-        self._worker, self._type = worker, trigger_type
-
-    async def register_trigger(self, config: Any) -> None:
-        """Raising refuses the registration, with the text as the reason."""
-        self._worker.bound(
-            binding(
-                config.id,
-                self._type.id,
-                config.function_id,
-                config.config,
-                config.namespace or "default",
-                config.metadata,
-            )
-        )
-
-    async def unregister_trigger(self, config: Any) -> None:
-        self._worker.unbound(config.id)
-
-
-async def _same_engine(one: str, other: str) -> bool:
-    """Whether two URLs are seen to lead to one engine: they are equal, or two names of this machine's own addresses
-    (`localhost`, `127.0.0.1`) with one port and path. Elsewhere two names of one address may be two engines."""
-    if one == other:
-        return True
-    (one_host, one_port), (other_host, other_port) = address(one), address(other)
-    if one_port != other_port or urlsplit(one).path.strip("/") != urlsplit(other).path.strip("/"):
-        return False
-    return await _is_this_machine(one_host) and await _is_this_machine(other_host)
-
-
-async def _is_this_machine(host: str) -> bool:
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None)
-    except OSError:
-        return False
-    return all(ip_address(to[0]).is_loopback for *_, to in found)
 
 
 async def _at_most(awaitable: Any, seconds: float) -> None:

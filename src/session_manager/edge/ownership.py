@@ -1,0 +1,52 @@
+"""Who serves the session functions: the engine lets whoever registers a function last have it, so it is asked first."""
+
+from __future__ import annotations
+
+import time
+
+from session_manager.edge.client import Client, EngineError, InvocationError
+from session_manager.functions import FUNCTIONS
+
+ASKED_AT_ONCE = 32
+"""Functions that one question to the engine may name."""
+
+PATIENCE = 10.0
+"""Seconds that the engine has to list what was registered."""
+
+
+class FunctionsTaken(EngineError):
+    """Another worker serves session functions in this namespace."""
+
+
+def check_free(client: Client, name: str) -> None:
+    """Raises FunctionsTaken when another worker than `name` has a function."""
+    _owners(client, name)
+
+
+def check_ours(client: Client, name: str) -> None:
+    """Waits until the engine says that `name` has the functions. Raises FunctionsTaken when another has."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        owners = _owners(client, name)
+        if all(owners.get(function.id) == name for function in FUNCTIONS):
+            return
+        if time.monotonic() > deadline:
+            raise EngineError("the engine does not list the functions that were registered")
+        time.sleep(0.02)
+
+
+def _owners(client: Client, name: str) -> dict[str, str | None]:
+    """The workers that serve the functions, as the engine tells. Raises FunctionsTaken when one is not `name`."""
+    owners: dict[str, str | None] = {}
+    for first in range(0, len(FUNCTIONS), ASKED_AT_ONCE):
+        some = [function.id for function in FUNCTIONS[first : first + ASKED_AT_ONCE]]
+        asked = {"function_ids": some, "namespace": client.namespace}
+        try:
+            told = client.call_blocking("engine::functions::info", asked)["functions"]
+        except InvocationError as error:
+            raise EngineError(f"the engine does not tell who serves the functions: {error}") from None
+        owners |= {one["function_id"]: one.get("worker_name") for one in told}
+    for owner in owners.values():
+        if owner not in (None, name):
+            raise FunctionsTaken(f"the session functions are served by another worker, {owner!r}")
+    return owners
