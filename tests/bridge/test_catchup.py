@@ -301,7 +301,7 @@ async def test_a_reply_through_a_bridge_waits_for_events_that_wait_for_the_file(
         bridge._hear(event[0])  # the main instance tells everybody, this bridge included
         return b"{}"
 
-    bridge._line.call = tell  # type: ignore[method-assign]
+    bridge._way.call = tell  # type: ignore[method-assign]
     event = deleted("a")
     bridge.publish(event)
     answering = asyncio.create_task(bridge.announced("a"))

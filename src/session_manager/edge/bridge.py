@@ -1,16 +1,15 @@
 """The bridge on the main instance's engine: connections of its own, the relay, and catching up after a gap.
 
-Three connections, so that none waits for another's acknowledgements: the worker's own, one for store calls, one for
-the relay. Both of those have names that nobody else has, whatever the environment says.
+Two connections beside the worker's own, one for store calls and one for the relay, so that neither waits for the
+other's acknowledgements. Both are lines, with names that nobody else has.
 
-Everything here but the relay's handler runs on the event loop that `open` was called on, the one of the worker's calls.
+Everything here runs on the event loop that `open` was called on, the one of the worker's calls.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +21,9 @@ import structlog
 from session_manager.announce import Announcer
 from session_manager.config import BridgeConfig
 from session_manager.edge.account import Account
-from session_manager.edge.client import Client, EngineError, InvocationError, Undelivered
+from session_manager.edge.client import EngineError
+from session_manager.edge.frames import DISCONNECTED, Undelivered
+from session_manager.edge.line import Line
 from session_manager.errors import MalformedRequest, SessionManagerError, StorageError
 from session_manager.events import STORE_EVENTS, Emission, Envelope, Event, open_envelope
 from session_manager.intents import Intents
@@ -62,52 +63,47 @@ FLUSH, LAST, QUIET = 2.0, 0.5, 0.05
 """Seconds that the end waits for events that are not told yet, and for their echo; how long it must have been quiet."""
 
 
-class Line:
-    """The way to the main instance: a connection for store calls."""
+class Way:
+    """The way to the main instance: a line for store calls."""
 
     def __init__(self, config: BridgeConfig, name: str) -> None:
-        self._config, self._name = config, name
+        self._config = config
         self._seconds = config.timeout_ms / 1000
-        self._client: Client | None = None
+        self._line = Line(config.url, name, "Store calls of a session-manager bridge.", config.namespace)
 
     async def open(self) -> None:
-        self._client = await connect(self._config, self._name, "Store calls of a session-manager bridge.")
+        await connect(self._line)
 
     async def call(self, function_id: str, payload: bytes) -> bytes:
-        if self._client is None:
-            raise MainError("the connection to the main instance is closed")
         try:
-            return await self._client.invoke(function_id, payload, self._config.namespace, self._seconds)
+            return await self._line.call(function_id, payload, self._config.namespace, self._seconds)
         except Undelivered as error:
             if error.code == "TIMEOUT":
                 raise MainSilent(f"the main instance did not answer within {self._config.timeout_ms} ms") from error
             raise MainError(_REASONS.get(error.code, f"it failed at the main instance ({error.code})")) from error
 
     async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await asyncio.to_thread(client.shutdown)
+        await self._line.close()
 
 
 _REASONS = {
-    "disconnected": "the main instance's engine cannot be reached",
+    DISCONNECTED: "the main instance's engine cannot be reached",
     "function_not_found": "no main instance serves it",
     "invocation_stopped": "the main instance went away",
 }
 
 
-async def connect(config: BridgeConfig, name: str, description: str) -> Client:
-    """A connection to the main instance's engine, under this name and no other. Raises MainError."""
-    os.environ.pop("III_WORKER_NAME", None)  # the SDK would take it for every connection of the process
+async def connect(line: Line) -> None:
+    """Opens a line to the main instance's engine. Raises MainError."""
     try:
-        return await asyncio.to_thread(Client, config.url, name, description, CONNECT, config.namespace, prompt=True)
+        await line.open(CONNECT)
     except EngineError as error:
         raise MainError(f"the main instance's engine: {error}") from error
 
 
 def bridge_store(url: str) -> BridgeStore:
     """A store, not yet open, over the main instance on an engine: for tools, without relay and events."""
-    return BridgeStore(Line(BridgeConfig(url=url), f"session-manager-tool-{secrets.token_hex(4)}"))
+    return BridgeStore(Way(BridgeConfig(url=url), f"session-manager-tool-{secrets.token_hex(4)}"))
 
 
 class Bridge:
@@ -116,12 +112,15 @@ class Bridge:
     def __init__(self, config: BridgeConfig, name: str, account: Account, intents: Path) -> None:
         self._config, self._account, self._told = config, account, account.told
         self._name = f"{name}-bridge-{secrets.token_hex(4)}"
-        self._line = Line(config, f"{self._name}-store")
+        self._way = Way(config, f"{self._name}-store")
         self._intents = Intents(intents)
         self.store = BridgeStore(_Closing(self), self.doubt, self._intents.begin)
         self.announcer = Announcer(self._tell, self.doubt, all_told=self._intents.done)
         self._relay_id = f"session::bridge::recv::{secrets.token_hex(16)}"
-        self._relay: Client | None = None
+        relayed = f"{self._name}-relay", "Relay of a session-manager bridge."
+        self._relay = Line(config.url, *relayed, config.namespace)
+        told = "Takes the main instance's events for the subscribers of this bridge."
+        self._relay.serve(self._relay_id, self._receive, told)
         self._unbind: Callable[[], None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._heard: set[str] = set()
@@ -148,17 +147,8 @@ class Bridge:
         except BaseException:
             await self.closed()
             raise
-        assert self._relay is not None
-        self._relay.on_state(self._relay_state)
-        self._relay.register_function(
-            self._relay_id,
-            self._receive,
-            "Takes the main instance's events for the subscribers of this bridge.",
-            {"trace_hidden": True},
-            {"type": "object"},
-            {"type": "object"},
-        )
-        self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id, {})
+        self._relay.on_state(self._relay_changed)
+        self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id)
         for session_id in self._intents.open():
             self._doubts[session_id] = (float("-inf"), None)
         self._watching = self._loop.create_task(self._watch([] if replayed else [0.0]))
@@ -170,7 +160,7 @@ class Bridge:
 
     async def _connect_relay(self) -> None:
         try:
-            self._relay = await connect(self._config, f"{self._name}-relay", "Relay of a session-manager bridge.")
+            await connect(self._relay)
         except MainError as error:
             raise StorageError(str(error)) from error
 
@@ -191,10 +181,8 @@ class Bridge:
                 await self._watching
         await self.flush()
         await self._intents.close()
-        relay, self._relay = self._relay, None
-        if relay is not None:
-            await asyncio.to_thread(relay.shutdown)
-        await self._line.close()
+        await self._relay.close()
+        await self._way.close()
 
     # --- events ---
 
@@ -211,7 +199,7 @@ class Bridge:
         not for long, and not while it cannot be told or the relay is not there."""
         told = await self.announcer.announced(session_id)
         mark, echo = self._echoes.get(session_id, (None, None))
-        if echo is not None and told and self._relay is not None and self._relay.connected:
+        if echo is not None and told and self._relay.connected:
             await asyncio.wait({echo}, timeout=ECHO)
             await self._account.told_all()
         if mark is not None and self._echoes.get(session_id, (None, None))[0] == mark:
@@ -219,20 +207,18 @@ class Bridge:
 
     async def _tell(self, payload: bytes) -> None:
         try:
-            await self._line.call(PUBLISH, payload)
+            await self._way.call(PUBLISH, payload)
         except MainError as error:
             raise StorageError(f"{PUBLISH}: {error}") from error
 
-    async def _receive(self, data: Any) -> JsonObject:
-        """The relay function; runs on its connection's loop."""
-        if type(data) is dict:
-            data.pop("_caller_worker_id", None)
+    def _receive(self, data: bytes) -> JsonObject:
+        """The relay function."""
         try:
-            emission = open_envelope(msgspec.convert(data, Envelope))
+            emission = open_envelope(_read_envelope(data))
         except msgspec.ValidationError as error:
             raise MalformedRequest(str(error)) from None
         if emission is not None:
-            self._loop.call_soon_threadsafe(self._hear, emission)
+            self._hear(emission)
         return {"ok": True}
 
     def _hear(self, emission: Emission) -> None:
@@ -253,14 +239,9 @@ class Bridge:
 
     # --- watching ---
 
-    def _relay_state(self, state: str) -> None:
-        """On the relay's loop."""
-        self._loop.call_soon_threadsafe(self._relay_changed, state)
-
-    def _relay_changed(self, state: str) -> None:
-        if state == "connected":
-            self._connected += 1
-        log.info("relay connection", state=state)
+    def _relay_changed(self, connected: bool) -> None:
+        self._connected += connected
+        log.info("relay connection", connected=connected)
 
     async def _watch(self, passes: list[float]) -> None:
         """`passes` are the times at which the store is compared with what was told."""
@@ -300,12 +281,9 @@ class Bridge:
 
     async def _look(self) -> tuple[Any, ...] | None:
         """Which worker the main instance is, over which connection; None while the relay is not bound to it."""
-        relay = self._relay
-        if relay is None or not relay.connected:
-            return None
         asked = {"function_ids": [self._relay_id, PUBLISH], "namespace": self._config.namespace}
         try:
-            infos = (await relay.call("engine::functions::info", asked, seconds=2.0))["functions"]
+            infos = (await self._relay.ask("engine::functions::info", asked, 2.0))["functions"]
             found = {info["function_id"]: info for info in infos}
             bound = any(
                 trigger["trigger_type"] == STORE_EVENTS
@@ -315,20 +293,20 @@ class Bridge:
             if not bound or owner is None:
                 return None
             named = {"name": owner, "namespace": self._config.namespace}
-            worker = (await relay.call("engine::workers::info", named, seconds=2.0))["worker"]
-        except (InvocationError, KeyError, TypeError):
+            worker = (await self._relay.ask("engine::workers::info", named, 2.0))["worker"]
+        except (Undelivered, KeyError, TypeError):
             return None
         return worker.get("id"), worker.get("connected_at_ms"), self._connected
 
     def _rebind(self, now: float) -> None:
         """Makes the binding anew when it alone is missing for long: anybody may have removed it."""
         self._absent_since = self._absent_since or now
-        if now - self._absent_since < REBIND or self._relay is None or not self._relay.connected:
+        if now - self._absent_since < REBIND or not self._relay.connected:
             return
         self._absent_since = now
         if self._unbind is not None:
             self._unbind()
-        self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id, {})
+        self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id)
 
     async def _catch_up(self) -> None:
         """Tells local subscribers what differs from what they were told."""
@@ -360,6 +338,9 @@ class Bridge:
                 self._intents.done(session_id)
 
 
+_read_envelope = msgspec.json.Decoder(Envelope).decode
+
+
 def _mark(event: Event) -> tuple[Any, ...]:
     """What makes an event of a session this one."""
     return type(event), getattr(event, "entry_id", None), getattr(event, "timestamp", None)
@@ -370,8 +351,8 @@ class _Closing:
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
-        self.call = bridge._line.call
-        self.open = bridge._line.open
+        self.call = bridge._way.call
+        self.open = bridge._way.open
 
     async def close(self) -> None:
         await self._bridge.closed()

@@ -21,7 +21,8 @@ from iii.iii_types import InvocationResultMessage
 from iii.invocation_context import current_invocation
 from iii.triggers import TriggerHandler
 
-from session_manager.edge.quick import DISCONNECTED, QuickClient, Undelivered
+from session_manager.edge.frames import Undelivered
+from session_manager.edge.quick import QuickClient
 from session_manager.errors import SessionManagerError
 from session_manager.model import JsonObject, decode, encode
 
@@ -102,12 +103,10 @@ class Client:
         seconds: float = 10.0,
         namespace: str | None = None,
         *,
-        prompt: bool = False,
         prepare: Callable[[Client], None] | None = None,
     ) -> None:
-        """Connects, in the namespace that the environment names where none is given. `prompt` is for connections that
-        make calls side by side (see `quick`). `prepare` registers what is to be there from the first moment on.
-        Raises EngineError."""
+        """Connects, in the namespace that the environment names where none is given. `prepare` registers what
+        is to be there from the first moment on. Raises EngineError."""
         probe(url, seconds)
         self.url, self.name = url, name
         self.namespace = namespace or os.environ.get("III_NAMESPACE") or "default"
@@ -118,7 +117,7 @@ class Client:
             otel={"enabled": telemetry()},
             reconnection_config=RECONNECT,
         )
-        self._iii = QuickClient(url, options, quick=not telemetry(), prompt=prompt)
+        self._iii = QuickClient(url, options, quick=not telemetry())
         self.loop: asyncio.AbstractEventLoop = self._iii._loop
         try:
             if prepare is not None:
@@ -187,25 +186,6 @@ class Client:
             await self._iii.deliver(function_id, payload, namespace, metadata, seconds)
         else:
             await self.call(function_id, decode(payload), seconds=seconds, namespace=namespace, metadata=metadata)
-
-    async def invoke(self, function_id: str, payload: bytes, namespace: str, seconds: float) -> bytes:
-        """Calls a function with JSON and returns the JSON of its result. Fails at once while the connection is down,
-        and when it breaks. From any event loop. Raises Undelivered."""
-        if not self._iii.is_quick:
-            return await self._invoke_slowly(function_id, payload, namespace, seconds)
-        exchange = self._iii.invoke(function_id, payload, namespace, seconds)
-        if asyncio.get_running_loop() is self.loop:
-            return await exchange
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(exchange, self.loop))
-
-    async def _invoke_slowly(self, function_id: str, payload: bytes, namespace: str, seconds: float) -> bytes:
-        if not self.connected:
-            raise Undelivered(DISCONNECTED)  # the SDK would send it later
-        try:
-            reply = await self.call(function_id, decode(payload), seconds=seconds, namespace=namespace)
-        except InvocationError as error:
-            raise Undelivered(error.code) from None
-        return encode(reply)
 
     def call_blocking(self, function_id: str, payload: Any, *, seconds: float = 5.0) -> Any:
         """The same from the main thread."""
@@ -294,10 +274,6 @@ class Client:
 
         self._iii.add_connection_state_listener(changed)
         present = False
-
-    @property
-    def connected(self) -> bool:
-        return bool(self._iii.get_connection_state() == "connected")
 
     def shutdown(self) -> None:
         """Closes the connection and ends its thread. From the main thread only."""

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -25,10 +23,21 @@ import msgspec
 import structlog
 from iii.iii import III
 from iii.iii_constants import InitOptions
-from msgspec import Raw, Struct
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Opcode
 
+from session_manager.edge.frames import (
+    AGAIN,
+    FRAME_BYTES,
+    MESSAGE_BYTES,
+    Frame,
+    Undelivered,
+    answer_head,
+    failure,
+    invocation,
+    new_id,
+    result,
+)
 from session_manager.errors import SessionManagerError
 from session_manager.model import JsonObject, decode, encode
 
@@ -37,10 +46,7 @@ log = structlog.get_logger("session_manager.edge")
 Answer = Callable[[Any], Awaitable[Any]]
 """Takes the decoded payload and returns what msgspec can encode. Raises SessionManagerError for the caller."""
 
-FRAME_BYTES, MESSAGE_BYTES = 16 << 20, 64 << 20
-"""What the engine takes as one frame, and as one message in several frames."""
-
-SOON, SOON_ALONE, AGAIN = 0.002, 0.0005, 0.02
+SOON, SOON_ALONE = 0.002, 0.0005
 """The engine files a call after it has sent it, and drops an answer that is back before that: the work is done and the
 caller runs into its time-out. One immediate answer in 12,000 was lost so, and of pages of 19 KB, sixteen in flight, one
 in 9,000. An answer that took less than `SOON` seconds, or `SOON_ALONE` where no other call was in hand lately, is
@@ -60,18 +66,6 @@ RESEND = 0.01
 """Seconds before a delivery is tried again that met a broken connection."""
 
 
-DISCONNECTED = "disconnected"
-"""The code for a call that found no connection, or lost it."""
-
-
-class Undelivered(Exception):
-    """The target could not be called, or its answer did not come; `code` says which."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
-
-
 class _Crowd:
     """How soon an answer is too soon at present."""
 
@@ -87,33 +81,17 @@ class _Crowd:
         return SOON if among else SOON_ALONE
 
 
-class _Frame(Struct):
-    type: str
-    invocation_id: str | None = None
-    function_id: str | None = None
-    data: Raw = Raw(b"null")
-    result: Raw = Raw(b"null")
-    error: Raw = Raw(b"null")
-
-
-class _Error(Struct):
-    code: str = "unknown"
-
-
-_read_frame = msgspec.json.Decoder(_Frame).decode
-_read_error = msgspec.json.Decoder(_Error | None).decode
+_read_frame = msgspec.json.Decoder(Frame).decode
 
 
 class QuickClient(III):
     """The SDK's client. Everything runs on its event loop."""
 
-    def __init__(self, address: str, options: InitOptions, *, quick: bool = True, prompt: bool = False) -> None:
-        """`prompt`: acknowledges every frame at once. The engine holds a small frame back while an earlier one is not
-        acknowledged, which the kernel may put off for 40 ms; so answers to calls made side by side need this."""
-        self._quick, self._prompt = quick, prompt and hasattr(socket, "TCP_QUICKACK")
+    def __init__(self, address: str, options: InitOptions, *, quick: bool = True) -> None:
+        self._quick = quick
         self._crowd, self._among = _Crowd(), 0.0
         self._answers: dict[str, Answer] = {}
-        self._unanswered: dict[str, asyncio.Future[_Frame]] = {}
+        self._unanswered: dict[str, asyncio.Future[Frame]] = {}
         self._answering: set[asyncio.Task[Any]] = set()
         self._repeating: set[asyncio.Task[Any]] = set()
         self._opened = asyncio.Event()
@@ -151,40 +129,18 @@ class QuickClient(III):
                         await asyncio.sleep(RESEND)  # the connection is there, but it has just failed
         except TimeoutError:
             raise Undelivered("TIMEOUT") from None
-        code = _code(frame)
+        code = frame.code()
         if code in ("function_not_found", "invocation_stopped", "INVALID_NAMESPACE", "FORBIDDEN"):
             raise Undelivered(code)  # while a subscriber that fails has been told all the same
 
-    async def invoke(self, function_id: str, payload: bytes, namespace: str, seconds: float) -> bytes:
-        """Calls a function with JSON and returns the JSON of its result. Fails at once while the connection is down and
-        when it breaks, and leaves nothing behind that would be sent later. Raises Undelivered."""
-        try:
-            async with asyncio.timeout(seconds):
-                frame = await self._exchange(function_id, payload, namespace, None)
-        except TimeoutError:
-            raise Undelivered("TIMEOUT") from None
-        except _Broken:
-            raise Undelivered(DISCONNECTED) from None
-        code = _code(frame)
-        if code is not None:
-            raise Undelivered(code)
-        return bytes(frame.result)
-
-    async def _exchange(self, function_id: str, payload: bytes, namespace: str, metadata: JsonObject | None) -> _Frame:
+    async def _exchange(self, function_id: str, payload: bytes, namespace: str, metadata: JsonObject | None) -> Frame:
         """The frame that answers a call. Raises _Broken."""
-        invocation_id = str(uuid.uuid4())  # the engine answers with the id as it writes UUIDs
-        answered: asyncio.Future[_Frame] = asyncio.get_running_loop().create_future()
+        invocation_id = new_id()
+        answered: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._unanswered[invocation_id] = answered
-        head: JsonObject = {
-            "type": "invokefunction",
-            "invocation_id": invocation_id,
-            "function_id": function_id,
-            "namespace": namespace,
-        }
-        if metadata is not None:
-            head["metadata"] = metadata
+        more = None if metadata is None else {"metadata": metadata}
         try:
-            if not await self._send_frame(encode(head)[:-1] + b',"data":' + payload + b"}"):
+            if not await self._send_frame(invocation(invocation_id, function_id, namespace, payload, more)):
                 raise _Broken
             return await answered
         finally:
@@ -215,8 +171,6 @@ class QuickClient(III):
 
     def _took(self, raw: str | bytes) -> bool:
         """Whether the frame goes the short way, and is on it."""
-        if self._prompt and self._ws is not None:
-            self._ws.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         frame = self._frame(raw)
         if frame is None or frame.invocation_id is None:
             return False
@@ -235,7 +189,7 @@ class QuickClient(III):
                 return True
         return False
 
-    def _frame(self, raw: str | bytes) -> _Frame | None:
+    def _frame(self, raw: str | bytes) -> Frame | None:
         """The frame, if it may go the short way."""
         if not self.is_quick:
             return None
@@ -256,25 +210,22 @@ class QuickClient(III):
 
     # --- answers ---
 
-    async def _answer(self, answer: Answer, frame: _Frame) -> None:
+    async def _answer(self, answer: Answer, frame: Frame) -> None:
         began = time.monotonic()
         if len(self._answering) > 1:
             self._among = began + AMONG
-        head = b'{"type":"invocationresult","invocation_id":%b,"function_id":%b,' % (
-            encode(frame.invocation_id),
-            encode(frame.function_id),
-        )
+        head = answer_head(frame)
         try:
-            reply = head + b'"result":' + encode(await answer(decode(frame.data))) + b"}"
+            reply = head + result(encode(await answer(decode(frame.data))))
             if len(reply) > MESSAGE_BYTES:
-                reply = head + _error(
+                reply = head + failure(
                     "payload_too_large", f"the reply has {len(reply)} bytes, more than the engine takes"
                 )
         except SessionManagerError as error:
-            reply = head + _error("invocation_failed", str(error))
+            reply = head + failure("invocation_failed", str(error))
         except Exception:
             log.exception("a call failed in a way that it should not", function_id=frame.function_id)
-            reply = head + _error("invocation_failed", "internal error; the worker's log tells more")
+            reply = head + failure("invocation_failed", "internal error; the worker's log tells more")
         now = time.monotonic()
         among = now < self._among
         early = self._crowd.soon(now, among) - (now - began)
@@ -308,13 +259,3 @@ class QuickClient(III):
 
 class _Broken(Exception):
     """The connection went away while an answer was awaited."""
-
-
-def _code(frame: _Frame) -> str | None:
-    """The error code of an answer."""
-    problem = _read_error(frame.error)
-    return None if problem is None else problem.code
-
-
-def _error(code: str, message: str) -> bytes:
-    return b'"error":' + encode({"code": code, "message": message}) + b"}"

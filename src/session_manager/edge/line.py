@@ -1,0 +1,402 @@
+"""A connection to an engine that lives on the event loop of whoever opened it.
+
+The SDK's client has a thread and an event loop of its own, so a call on it crosses from the caller's thread to that one
+and the answer crosses back, which costs more than everything else in a small call. A line has the engine's protocol in
+short instead: it calls functions, serves a few and binds them, under a name of its own that no environment variable
+changes. What a line is asked to do while there is no connection fails at once, and so do calls whose connection breaks;
+nothing is kept to be sent later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import random
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+import structlog
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
+from websockets.frames import Frame as Part
+from websockets.frames import Opcode
+from websockets.protocol import OPEN, Event
+
+from session_manager import __version__
+from session_manager.edge.client import EngineError, NameTaken, address, telemetry
+from session_manager.edge.frames import (
+    AGAIN,
+    DISCONNECTED,
+    FRAME_BYTES,
+    MESSAGE_BYTES,
+    Frame,
+    Undelivered,
+    answer_head,
+    failure,
+    invocation,
+    new_id,
+    result,
+)
+from session_manager.errors import SessionManagerError
+from session_manager.model import JsonObject, decode, encode
+
+log = structlog.get_logger("session_manager.edge")
+
+Handler = Callable[[bytes], Any]
+"""Takes the JSON of a payload and returns, at once, what msgspec can encode. Raises SessionManagerError."""
+
+PAUSE, LONGEST_PAUSE = 0.25, 5.0
+"""Seconds between two attempts to connect: at first, and at most. A connection that lasted no longer than the latter
+counts as a failed attempt."""
+
+PING, PONG, CLOSE = 10.0, 10.0, 1.0
+"""Seconds between two looks whether the engine is still there, that it may take to answer, and that a farewell may
+take."""
+
+PIECE = 1 << 20
+"""Bytes of each part of a message that does not fit into one frame."""
+
+CONFLICT = "FUNCTION_NAMESPACE_CONFLICT"
+
+
+class _Incoming(Frame):
+    worker_id: str | None = None
+    reattach_token: str | None = None
+    code_: str | None = msgspec.field(default=None, name="code")
+    trigger_type: str | None = None
+
+
+_read: Callable[[bytes], _Incoming] = msgspec.json.Decoder(_Incoming).decode
+
+
+class Line:
+    """One connection, made again whenever it broke. Everything runs on the event loop that `open` was called on."""
+
+    def __init__(self, url: str, name: str, description: str, namespace: str = "default") -> None:
+        self.url, self.name, self.namespace = url, name, namespace
+        self._description = description
+        self._socket: _Socket | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._unanswered: dict[str, asyncio.Future[Frame | None]] = {}
+        """None in place of an answer: the connection broke."""
+        self._functions: dict[str, tuple[Handler, str]] = {}
+        self._bindings: dict[str, JsonObject] = {}
+        self._listeners: list[Callable[[bool], None]] = []
+        self._identity: tuple[str, str | None] | None = None
+        self._previous: tuple[str, str | None] | None = None
+        """The worker id that the engine gave, with the token that proves it: of this connection and of the last."""
+        self._refused = False
+        self._traced = telemetry()
+
+    # --- life ---
+
+    async def open(self, seconds: float) -> None:
+        """Returns once the engine knows the line by its name. Raises EngineError or NameTaken; then nothing is left."""
+        address(self.url)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        opened = await self._first(deadline)
+        self._keeping = loop.create_task(self._keep(opened))
+        try:
+            await self._accepted(deadline)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        keeping, self._keeping = self._keeping, None
+        if keeping is not None:
+            keeping.cancel()
+            await asyncio.wait({keeping})
+
+    @property
+    def connected(self) -> bool:
+        return self._socket is not None
+
+    def on_state(self, listener: Callable[[bool], None]) -> None:
+        """Is called with whether there is a connection, whenever that changes."""
+        self._listeners.append(listener)
+
+    async def _first(self, deadline: float) -> _Socket:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return await self._connect(max(0.1, deadline - loop.time()))
+            except Exception as error:
+                if loop.time() > deadline:
+                    why = getattr(error, "strerror", None) or error
+                    raise EngineError(f"no engine at {self.url}: {why}") from None
+                await asyncio.sleep(0.1)
+
+    async def _connect(self, seconds: float) -> _Socket:
+        token = os.environ.get("III_TOKEN", "").strip()
+        opened = await connect(
+            self.url,
+            additional_headers={"Authorization": f"Bearer {token}"} if token else None,
+            compression=None,
+            open_timeout=seconds,
+            ping_interval=PING,
+            ping_timeout=PONG,
+            close_timeout=CLOSE,
+            max_size=MESSAGE_BYTES,
+            create_connection=partial(_Socket, self._take),  # type: ignore[arg-type] # it is called and nothing else
+        )
+        assert isinstance(opened, _Socket)
+        return opened
+
+    async def _accepted(self, deadline: float) -> None:
+        """The answer to a call proves nothing: it may come before the refusal of the name."""
+        loop = asyncio.get_running_loop()
+        while loop.time() < deadline:
+            if self._refused:
+                raise NameTaken(f"another worker is connected under the name {self.name!r}")
+            try:
+                asked = {"name": self.name, "namespace": self.namespace}
+                known = await self.ask("engine::workers::info", asked, max(0.1, deadline - loop.time()))
+            except Undelivered:
+                known = None
+            if known is not None and self._identity is not None and known["worker"]["id"] == self._identity[0]:
+                return
+            await asyncio.sleep(0.01)
+        raise EngineError(f"the engine at {self.url} does not answer")
+
+    async def _keep(self, opened: _Socket | None) -> None:
+        """Has a connection, from now on."""
+        loop = asyncio.get_running_loop()
+        pause = PAUSE
+        try:
+            while True:
+                began = loop.time()
+                if opened is not None:
+                    self._attach(opened)
+                    await opened.wait_closed()
+                    self._detach()
+                pause = PAUSE if loop.time() - began > LONGEST_PAUSE else pause
+                await asyncio.sleep(pause * random.uniform(0.7, 1.3))  # noqa: S311 # nothing to guess here
+                pause = min(2 * pause, LONGEST_PAUSE)
+                opened = None
+                try:
+                    opened = await self._connect(LONGEST_PAUSE)
+                except Exception as error:  # whatever it is, the next attempt may do better
+                    log.debug("no connection", engine=self.url, name=self.name, error=str(error))
+        finally:
+            self._detach()
+            if opened is not None:
+                await opened.close()
+
+    def _attach(self, opened: _Socket) -> None:
+        """Introduces this line: first what it takes over from its last connection, and last its name, with which the
+        engine takes everything in."""
+        self._refused = False
+        frames: list[JsonObject] = []
+        if self._previous is not None:
+            previous, token = self._previous
+            frames.append({"type": "reattach", "previous_worker_id": previous, "reattach_token": token})
+        for function_id, (_, description) in self._functions.items():
+            frames.append(
+                {
+                    "type": "registerfunction",
+                    "id": function_id,
+                    "description": description,
+                    "metadata": {"trace_hidden": True},
+                    "request_format": {"type": "object"},
+                    "response_format": {"type": "object"},
+                }
+            )
+        frames += self._bindings.values()
+        frames.append(
+            {
+                "type": "invokefunction",
+                "function_id": "engine::workers::register",
+                "action": {"type": "void"},
+                "data": {
+                    "runtime": "python",
+                    "version": __version__,
+                    "name": self.name,
+                    "description": self._description,
+                    "os": f"{platform.system()} {platform.release()} ({platform.machine()})",
+                    "pid": os.getpid(),
+                    "isolation": os.environ.get("III_ISOLATION") or None,
+                    "namespace": self.namespace,
+                },
+            }
+        )
+        self._socket = opened
+        for frame in frames:
+            self._say(encode(frame))
+        for listener in self._listeners:
+            listener(True)
+
+    def _detach(self) -> None:
+        if self._socket is None:
+            return
+        self._socket = None
+        self._previous, self._identity = self._identity or self._previous, None
+        for answered in self._unanswered.values():
+            if not answered.done():
+                answered.set_result(None)
+        for listener in self._listeners:
+            listener(False)
+
+    # --- calls ---
+
+    async def call(self, function_id: str, payload: bytes, namespace: str, seconds: float) -> bytes:
+        """Calls a function with JSON and returns the JSON of its result. Raises Undelivered."""
+        opened = self._socket
+        if opened is None:
+            raise Undelivered(DISCONNECTED)
+        invocation_id = new_id()
+        frame = invocation(invocation_id, function_id, namespace, payload, _trace() if self._traced else None)
+        if len(frame) > MESSAGE_BYTES:
+            raise Undelivered("payload_too_large")
+        answered = self._unanswered[invocation_id] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(seconds):
+                if opened.paused:
+                    await opened.drain()  # what is given up while it waits here is never sent
+                opened.put(frame)
+                answer = await answered
+        except TimeoutError:
+            raise Undelivered("TIMEOUT") from None
+        except (OSError, WebSocketException):
+            raise Undelivered(DISCONNECTED) from None
+        finally:
+            del self._unanswered[invocation_id]
+        code = DISCONNECTED if answer is None else answer.code()
+        if answer is None or code is not None:
+            raise Undelivered(code or DISCONNECTED)
+        return bytes(answer.result)
+
+    async def ask(self, function_id: str, payload: Any, seconds: float) -> Any:
+        """The same in plain values, of the engine's own functions. Raises Undelivered."""
+        return decode(await self.call(function_id, encode(payload), "default", seconds))
+
+    # --- what is served ---
+
+    def serve(self, function_id: str, handler: Handler, description: str) -> None:
+        """Takes the calls of a function, now and after every reconnect. Before `open` only."""
+        self._functions[function_id] = handler, description
+
+    def bind(self, trigger_type: str, function_id: str) -> Callable[[], None]:
+        """Binds a function of this line, now and after every reconnect. Returns what ends that."""
+        id_ = str(uuid.uuid4())
+        frame = {"id": id_, "trigger_type": trigger_type, "function_id": function_id, "config": {}}
+        self._bindings[id_] = {"type": "registertrigger", **frame, "namespace": self.namespace}
+        self._say(encode(self._bindings[id_]))
+
+        def end() -> None:
+            if self._bindings.pop(id_, None) is not None:
+                self._say(encode({"type": "unregistertrigger", "id": id_, "trigger_type": trigger_type}))
+
+        return end
+
+    def _answer(self, frame: Frame) -> None:
+        """Twice, for the engine may not have filed the call yet; of two answers the first counts."""
+        handler, _ = self._functions.get(frame.function_id or "", (None, ""))
+        try:
+            if handler is None:
+                tail = failure("function_not_found", "this worker does not serve it")
+            else:
+                tail = result(encode(handler(bytes(frame.data))))
+        except SessionManagerError as error:
+            tail = failure("invocation_failed", str(error))
+        except Exception:
+            log.exception("a call failed in a way that it should not", function_id=frame.function_id)
+            tail = failure("invocation_failed", "internal error; the worker's log tells more")
+        if frame.invocation_id is not None:
+            self._say(answer_head(frame) + tail)
+            asyncio.get_running_loop().call_later(AGAIN, self._say, answer_head(frame) + tail)
+
+    # --- frames ---
+
+    def _say(self, frame: bytes) -> None:
+        """Sends a frame if there is a connection; nobody waits for it if there is none."""
+        try:
+            if self._socket is not None:
+                self._socket.put(frame)
+        except (OSError, WebSocketException):
+            pass  # the connection is about to be found broken
+
+    def _take(self, message: bytes) -> None:
+        try:
+            frame = _read(message)
+            if frame.type == "invocationresult":
+                answered = self._unanswered.get(frame.invocation_id or "")
+                if answered is not None and not answered.done():
+                    answered.set_result(frame)
+            elif frame.type == "invokefunction":
+                self._answer(frame)
+            elif frame.type == "workerregistered" and frame.worker_id is not None:
+                self._identity = frame.worker_id, frame.reattach_token
+            elif frame.type == "registrationrejected":
+                self._refused = self._refused or frame.code_ != CONFLICT
+                log.warning("refused", name=self.name, code=frame.code_, function_id=frame.function_id)
+            elif frame.type == "triggerregistrationresult" and bytes(frame.error) != b"null":
+                log.warning("binding refused", name=self.name, trigger_type=frame.trigger_type, code=frame.code())
+        except msgspec.MsgspecError:
+            log.warning("a frame that cannot be read", name=self.name)
+        except Exception:
+            log.exception("a frame was not taken", name=self.name)
+
+
+class _Socket(ClientConnection):
+    """A WebSocket whose messages are handed over as they arrive, instead of waiting in a queue until a task wakes up;
+    and which acknowledges at once: the engine holds a small frame back while an earlier one is not acknowledged, which
+    the kernel may put off for 40 ms."""
+
+    def __init__(self, take: Callable[[bytes], None], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._take = take
+        self._parts: list[bytes] = []
+
+    def put(self, text: bytes) -> None:
+        """Sends a message. Raises OSError or WebSocketException when it is not open."""
+        if self.protocol.state is not OPEN:
+            raise ConnectionError
+        if len(text) <= FRAME_BYTES:
+            self.protocol.send_text(text)
+        else:
+            first, *others = _pieces(text)
+            self.protocol.send_text(first, fin=False)
+            for number, piece in enumerate(others, 1):
+                self.protocol.send_continuation(piece, fin=number == len(others))
+        self.send_data()
+
+    def data_received(self, data: bytes) -> None:
+        if hasattr(socket, "TCP_QUICKACK"):
+            self.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        super().data_received(data)
+
+    def process_event(self, event: Event) -> None:
+        if isinstance(event, Part) and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+            self._parts.append(bytes(event.data))
+            if event.fin:
+                message, self._parts = b"".join(self._parts), []
+                self._take(message)
+        else:
+            super().process_event(event)
+
+
+def _pieces(text: bytes) -> Iterator[bytes]:
+    """Parts that end where a character ends."""
+    start = 0
+    while start < len(text):
+        end = min(start + PIECE, len(text))
+        while end < len(text) and text[end] & 0b1100_0000 == 0b1000_0000:
+            end -= 1
+        yield text[start:end]
+        start = end
+
+
+def _trace() -> JsonObject:
+    """The trace that the call at hand belongs to."""
+    from opentelemetry import propagate
+
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return {key: carrier[key] for key in ("traceparent", "baggage") if key in carrier}
