@@ -4,16 +4,22 @@ Every version of every function ignores keys that it does not know. So a bridge 
 protocol, which says what it is really after. A main instance that understands does just that and puts `hinted` into its
 reply; any other answers as always, and the bridge goes on as the protocol has it. A hint that is not exactly of a shape
 below, an unknown key in it included, is no hint.
+
+The engine takes every value that it carries apart and puts it together again, numbers included, which it may change;
+texts it only copies. So a bridge may add `packed: true` to a hint, and a main instance that understands puts what it
+would list, if it is not too much, into one text instead. That is beside the hint and not in it, so that a main instance
+which only knows hints still takes the hint.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
-from session_manager.model import Int64, JsonObject, Role, SessionMeta, Status, WireEntry
+from session_manager.model import Entry, Int64, JsonObject, Role, SessionMeta, Status, WireEntry, encode
 from session_manager.store import Found, ListQuery, Order, PathQuery
 
 Count = Annotated[int, Meta(ge=1)]
@@ -49,6 +55,8 @@ class PathShown(Struct, omit_defaults=True):
     more: bool = False
     broken: tuple[str, str] | None = None
     """Instead of all this, why the path could not be walked: the entry where it breaks, and how."""
+    packed: str | None = None
+    """The entries, where they are packed: see `packed_entries`."""
 
 
 class ListHint(_Hint, frozen=True):
@@ -69,10 +77,12 @@ class ListHint(_Hint, frozen=True):
         return ListQuery(**msgspec.structs.asdict(self))
 
 
-class ListShown(Struct):
+class ListShown(Struct, omit_defaults=True):
     """What the `ListPage` has beside records."""
 
     more: bool
+    packed: str | None = None
+    """The records, where they are packed: JSON of all of them."""
 
 
 class SessionHint(_Hint, frozen=True):
@@ -93,6 +103,76 @@ class ChangeHint(_Hint, frozen=True):
 
 class ChangeMade(Struct):
     pass
+
+
+PACKED_BYTES = 8 << 20
+"""Most bytes that are packed: quotes in a text grow, and the engine carries no more than 64 MiB."""
+
+
+_NULL = Raw(b"null")
+
+
+class _Packed(Struct, array_like=True, gc=False):
+    """An entry in short, its fields as `Entry` has them."""
+
+    id: str
+    parent_id: str | None
+    timestamp: int
+    role: Role | None
+    body: Raw
+    revision: int
+    origin: Raw
+
+
+_read_packed = msgspec.json.Decoder(list[_Packed]).decode
+_read_raws = msgspec.json.Decoder(list[Raw]).decode
+
+
+def packed_entries(entries: Sequence[Entry]) -> str | None:
+    """The entries as one text; None when they are too many."""
+    if sum(len(entry.body) for entry in entries) > PACKED_BYTES:
+        return None
+    return encode(
+        [
+            _Packed(
+                entry.id,
+                entry.parent_id,
+                entry.timestamp,
+                entry.role,
+                Raw(entry.body),
+                entry.revision,
+                _NULL if entry.origin is None else Raw(entry.origin),
+            )
+            for entry in entries
+        ]
+    ).decode()
+
+
+def unpacked_entries(packed: str) -> list[Entry]:
+    """Raises MsgspecError."""
+    return [
+        Entry(
+            entry.id,
+            entry.parent_id,
+            entry.timestamp,
+            entry.role,
+            bytes(entry.body),
+            entry.revision,
+            None if bytes(entry.origin) == b"null" else bytes(entry.origin),
+        )
+        for entry in _read_packed(packed)
+    ]
+
+
+def packed_metas(metas: Iterable[SessionMeta]) -> str | None:
+    """Records as one text; None when they are too many."""
+    packed = encode(metas)
+    return packed.decode() if len(packed) <= PACKED_BYTES else None
+
+
+def unpacked_metas(packed: str) -> list[Raw]:
+    """Each record as JSON. Raises MsgspecError."""
+    return _read_raws(packed)
 
 
 H = TypeVar("H", bound=_Hint)

@@ -16,7 +16,9 @@ from session_manager.errors import BrokenPath, MalformedRequest, SessionManagerE
 from session_manager.events import EVENTS
 from session_manager.model import Entry, SessionMeta
 from session_manager.store import Change, Found, PathQuery
-from session_manager.stores.bridge import PART_BYTES, PART_ENTRIES, PROBE, BridgeStore, MainError, MainSilent
+from session_manager.stores.bridge import BridgeStore, MainError, MainSilent
+from session_manager.stores.bridge.steps import PART_BYTES, PART_ENTRIES
+from session_manager.stores.bridge.store import PROBE
 from tests.bridged import Bridged, InProcessMain
 from tests.stage import InProcess
 

@@ -28,7 +28,8 @@ from session_manager.errors import MalformedRequest, SessionManagerError, Storag
 from session_manager.events import STORE_EVENTS, Emission, Envelope, Event, open_envelope
 from session_manager.intents import Intents
 from session_manager.model import JsonObject
-from session_manager.stores.bridge import BridgeStore, MainError, MainSilent, together
+from session_manager.stores.bridge import BridgeStore, MainError, MainSilent
+from session_manager.stores.bridge.store import together
 
 log = structlog.get_logger("session_manager.bridge")
 

@@ -23,6 +23,7 @@ class SessionIdRequest(Struct):
 
 class SessionIdHinted(SessionIdRequest):
     hint: Json = None
+    packed: Json = None
 
 
 class EntryIdRequest(Struct):
@@ -44,6 +45,7 @@ class ListMetasRequest(Struct):
 
 class ListMetasHinted(ListMetasRequest):
     hint: Json = None
+    packed: Json = None
 
 
 class ListMetasResponse(Struct):
@@ -102,7 +104,9 @@ async def list_metas(tools: Tools, request: ListMetasHinted) -> Outcome:
     hint = hints.read(hints.ListHint, request.hint)
     if hint is not None:
         page = await tools.store.sessions(hint.query())
-        return Outcome({"metas": page.metas, "hinted": hints.ListShown(page.more)})
+        packed = hints.packed_metas(page.metas) if request.packed is True else None
+        metas = page.metas if packed is None else ()
+        return Outcome({"metas": metas, "hinted": hints.ListShown(page.more, packed)})
     return Outcome(ListMetasResponse(await tools.store.metas()))
 
 
@@ -131,8 +135,9 @@ async def list_entries(tools: Tools, request: SessionIdHinted) -> Outcome:
         page = await tools.store.path(hint.query(request.session_id))
     except BrokenPath as error:
         return Outcome({"entries": [], "hinted": hints.PathShown(Found.PATH, broken=(error.entry_id, error.how))})
-    shown = hints.PathShown(page.found, page.meta, page.more)
-    return Outcome({"entries": [entry.wire() for entry in page.entries], "hinted": shown})
+    packed = hints.packed_entries(page.entries) if request.packed is True else None
+    shown = hints.PathShown(page.found, page.meta, page.more, packed=packed)
+    return Outcome({"entries": [] if packed else [entry.wire() for entry in page.entries], "hinted": shown})
 
 
 async def delete_entries(tools: Tools, request: SessionIdRequest) -> Outcome:
