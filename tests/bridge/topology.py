@@ -155,7 +155,7 @@ def _custom(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _engine(kind: str, directory: Path) -> Iterator[Engine]:
+def engine_of(kind: str, directory: Path) -> Iterator[Engine]:
     if kind == "loopback":
         with loopback_process(directory) as loopback:
             yield loopback
@@ -180,7 +180,7 @@ async def topology(
         try:
             for number in range(1 + bridges):
                 name = f"bridge{number}" if number else "main"
-                engine = stack.enter_context(_engine(kind, directory / f"{name}-engine"))
+                engine = stack.enter_context(engine_of(kind, directory / f"{name}-engine"))
                 adapter: dict[str, Any] = {"name": "sqlite", "config": {"path": "sessions.db"}}
                 if number:
                     adapter = {"name": "bridge", "config": {"url": route(sides[0].engine.url), **config}}

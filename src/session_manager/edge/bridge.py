@@ -35,6 +35,9 @@ log = structlog.get_logger("session_manager.bridge")
 
 PUBLISH = "session::store::publish-events"
 
+QUESTIONS = ("session::store::get-", "session::store::list-")
+"""How functions begin that change nothing."""
+
 CONNECT = 3.0
 """Seconds within which the main instance's engine must take a connection."""
 
@@ -77,7 +80,8 @@ class Way:
 
     async def call(self, function_id: str, payload: bytes) -> bytes:
         try:
-            return await self._line.call(function_id, payload, self._config.namespace, self._seconds)
+            question = function_id.startswith(QUESTIONS)
+            return await self._line.call(function_id, payload, self._config.namespace, self._seconds, question=question)
         except Undelivered as error:
             if error.code == "TIMEOUT":
                 raise MainSilent(f"the main instance did not answer within {self._config.timeout_ms} ms") from error

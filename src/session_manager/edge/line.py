@@ -58,6 +58,9 @@ PING, PONG, CLOSE = 10.0, 10.0, 1.0
 """Seconds between two looks whether the engine is still there, that it may take to answer, and that a farewell may
 take."""
 
+LOST = 0.5
+"""Seconds after which a question is asked once more: its answer may have come too soon for the engine and be lost."""
+
 PIECE = 1 << 20
 """Bytes of each part of a message that does not fit into one frame."""
 
@@ -245,16 +248,30 @@ class Line:
 
     # --- calls ---
 
-    async def call(self, function_id: str, payload: bytes, namespace: str, seconds: float) -> bytes:
-        """Calls a function with JSON and returns the JSON of its result. Raises Undelivered."""
-        opened = self._socket
+    async def call(
+        self, function_id: str, payload: bytes, namespace: str, seconds: float, *, question: bool = False
+    ) -> bytes:
+        """Calls a function with JSON and returns the JSON of its result. A `question` changes nothing, so it may be
+        asked twice. Raises Undelivered."""
+        opened, loop = self._socket, asyncio.get_running_loop()
         if opened is None:
             raise Undelivered(DISCONNECTED)
+        more = _trace() if self._traced else None
         invocation_id = new_id()
-        frame = invocation(invocation_id, function_id, namespace, payload, _trace() if self._traced else None)
+        frame = invocation(invocation_id, function_id, namespace, payload, more)
         if len(frame) > MESSAGE_BYTES:
             raise Undelivered("payload_too_large")
-        answered = self._unanswered[invocation_id] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[Frame | None] = loop.create_future()
+        self._unanswered[invocation_id] = answered
+        second: str | None = None
+
+        def once_more() -> None:
+            nonlocal second
+            second = new_id()
+            self._unanswered[second] = answered
+            self._say(invocation(second, function_id, namespace, payload, more))
+
+        timer = loop.call_later(LOST, once_more) if question else None
         try:
             async with asyncio.timeout(seconds):
                 if opened.paused:
@@ -267,14 +284,18 @@ class Line:
             raise Undelivered(DISCONNECTED) from None
         finally:
             del self._unanswered[invocation_id]
+            if timer is not None:
+                timer.cancel()
+            if second is not None:
+                del self._unanswered[second]
         code = DISCONNECTED if answer is None else answer.code()
         if answer is None or code is not None:
             raise Undelivered(code or DISCONNECTED)
         return bytes(answer.result)
 
     async def ask(self, function_id: str, payload: Any, seconds: float) -> Any:
-        """The same in plain values, of the engine's own functions. Raises Undelivered."""
-        return decode(await self.call(function_id, encode(payload), "default", seconds))
+        """A question to the engine itself, in plain values. Raises Undelivered."""
+        return decode(await self.call(function_id, encode(payload), "default", seconds, question=True))
 
     # --- what is served ---
 
@@ -353,6 +374,7 @@ class _Socket(ClientConnection):
         super().__init__(*args, **options)
         self._take = take
         self._parts: list[bytes] = []
+        self._kernel: socket.socket | None = None
 
     def put(self, text: bytes) -> None:
         """Sends a message. Raises OSError or WebSocketException when it is not open."""
@@ -367,9 +389,20 @@ class _Socket(ClientConnection):
                 self.protocol.send_continuation(piece, fin=number == len(others))
         self.send_data()
 
-    def data_received(self, data: bytes) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
         if hasattr(socket, "TCP_QUICKACK"):
-            self.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            self._kernel = socket.socket(fileno=transport.get_extra_info("socket").fileno())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._kernel is not None:
+            self._kernel.detach()  # it is the transport that closes it
+            self._kernel = None
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._kernel is not None:
+            self._kernel.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # holds for a while only
         super().data_received(data)
 
     def process_event(self, event: Event) -> None:

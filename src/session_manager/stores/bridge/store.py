@@ -197,12 +197,12 @@ class BridgeStore:
         return next(self._numbers)
 
     async def _make(self, change: Change, *, fresh: bool) -> None:
-        if self._hints and change.entries and not change.drops and await self._made_inparts_of(change):
+        if self._hints and change.entries and not change.drops and await self._made_in_parts(change):
             return
         for step in steps_of(change, fresh=fresh):
             await self._all(step)
 
-    async def _made_inparts_of(self, change: Change) -> bool:
+    async def _made_in_parts(self, change: Change) -> bool:
         """Makes a change in calls with hints, mostly one; leaf and record go with the last. False when the main
         instance turns out to take none, and has only some of the entries."""
         parts = parts_of(change.entries)

@@ -1,0 +1,374 @@
+"""A line: what it promises to the bridge, on either engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from iii.iii import III
+from websockets.asyncio.server import ServerConnection, serve
+
+from session_manager.dev import EngineThread, Unkindness
+from session_manager.edge import line as line_module
+from session_manager.edge.client import EngineError, NameTaken
+from session_manager.edge.frames import DISCONNECTED, FRAME_BYTES, MESSAGE_BYTES, Undelivered
+from session_manager.edge.line import Line
+from session_manager.errors import MalformedRequest
+from session_manager.model import decode, encode
+from tests.bridge.test_outage import Network, networks
+from tests.bridge.topology import BACK_SOON, Engine, engine_of, until
+from tests.engines import free_port, on_both_engines
+from tests.sdk import call, sdk_client
+
+
+@pytest.fixture(params=on_both_engines(of_its_own=True))
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    with engine_of(request.param, tmp_path / "engine") as made:
+        yield made
+
+
+@asynccontextmanager
+async def line_to(url: str, name: str = "line", prepare: Callable[[Line], Any] | None = None) -> AsyncIterator[Line]:
+    line = Line(url, name, "A line under test.")
+    if prepare is not None:
+        prepare(line)
+    await line.open(5)
+    try:
+        yield line
+    finally:
+        await line.close()
+
+
+class Far:
+    """A worker with the SDK that a line calls."""
+
+    def __init__(self) -> None:
+        self.came: list[Any] = []
+        self.go = asyncio.Event()
+
+    async def echo(self, data: Any) -> Any:
+        data.pop("_caller_worker_id", None)
+        self.came.append(data)
+        return data
+
+    async def never(self, data: Any) -> Any:
+        self.came.append(data)
+        await asyncio.Event().wait()
+
+    async def long(self, data: Any) -> Any:
+        return {"text": "é" * data["characters"]}
+
+
+@asynccontextmanager
+async def far(url: str) -> AsyncIterator[Far]:
+    async with sdk_client(url, "far", reconnection_config=BACK_SOON) as client:
+        made = Far()
+        for name in ("echo", "never", "long"):
+            client.register_function(f"far::{name}", getattr(made, name))
+        await listed(client, "far::long")
+        yield made
+
+
+async def listed(client: III, function_id: str) -> None:
+    async def there() -> bool:
+        return function_id in str(await call(client, "engine::functions::list", {}))
+
+    await until(there, 10, lambda: f"{function_id} is not listed")
+
+
+async def ask(line: Line, function_id: str, payload: Any, seconds: float = 5.0) -> Any:
+    return decode(await line.call(function_id, encode(payload), "default", seconds))
+
+
+async def code_of(line: Line, function_id: str, payload: Any, seconds: float = 5.0) -> str:
+    with pytest.raises(Undelivered) as caught:
+        await ask(line, function_id, payload, seconds)
+    return caught.value.code
+
+
+async def test_a_call_is_answered_or_says_why_not(engine: Engine) -> None:
+    async with far(engine.url), line_to(engine.url) as line:
+        assert await ask(line, "far::echo", {"é": [1, None]}) == {"é": [1, None]}
+        assert await code_of(line, "far::nobody", {}) == "function_not_found"
+        assert await code_of(line, "far::never", {}, 0.2) == "TIMEOUT"
+        assert await code_of(line, "far::echo", {"text": "x" * MESSAGE_BYTES}) == "payload_too_large"
+        assert await ask(line, "far::echo", {"n": 1}) == {"n": 1}
+        assert not line._unanswered
+
+
+async def test_many_calls_at_once_get_each_its_own_answer(engine: Engine) -> None:
+    async with far(engine.url), line_to(engine.url) as line:
+        answers = await asyncio.gather(*(ask(line, "far::echo", {"n": number}, 20) for number in range(300)))
+        assert answers == [{"n": number} for number in range(300)]
+
+
+async def test_what_does_not_fit_into_one_frame_goes_and_comes_in_several(engine: Engine) -> None:
+    async with far(engine.url), line_to(engine.url) as line:
+        text = "é" * (FRAME_BYTES // 2 + 1)  # its characters straddle the borders of pieces
+        assert await ask(line, "far::echo", {"text": "." + text}, 30) == {"text": "." + text}
+        came = await ask(line, "far::long", {"characters": FRAME_BYTES // 2 + 1}, 30)
+        assert came["text"] == text
+
+
+async def test_a_taken_name_is_refused_and_its_owner_stays(engine: Engine) -> None:
+    async with far(engine.url), line_to(engine.url) as owner:
+        with pytest.raises(NameTaken, match="another worker is connected under the name 'line'"):
+            async with line_to(engine.url):
+                pass
+        assert await ask(owner, "far::echo", {"n": 1}) == {"n": 1}
+
+
+async def test_no_environment_variable_changes_a_lines_name_or_namespace(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("III_WORKER_NAME", "somebody")
+    monkeypatch.setenv("III_NAMESPACE", "elsewhere")
+    async with line_to(engine.url) as line:
+        worker = (await line.ask("engine::workers::info", {"name": "line", "namespace": "default"}, 5))["worker"]
+        assert (worker["name"], worker["namespace"]) == ("line", "default")
+        assert worker["description"] == "A line under test."
+
+
+async def test_where_no_engine_is_opening_says_so_in_time() -> None:
+    url = f"ws://127.0.0.1:{free_port()}"
+    began = time.monotonic()
+    with pytest.raises(EngineError, match=f"no engine at {url}: "):
+        await Line(url, "line", "").open(0.5)
+    assert time.monotonic() - began < 3
+
+
+async def test_where_somebody_listens_who_is_no_engine_opening_says_so_in_time() -> None:
+    async def silent(connection: ServerConnection) -> None:
+        await connection.wait_closed()
+
+    async with serve(silent, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        with pytest.raises(EngineError, match="does not answer"):
+            await Line(f"ws://127.0.0.1:{port}", "line", "").open(0.5)
+
+
+async def test_calls_under_way_fail_at_once_when_the_engine_goes_and_later_ones_until_it_is_back(
+    engine: Engine,
+) -> None:
+    async with far(engine.url) as there, line_to(engine.url) as line:
+        states: list[bool] = []
+        line.on_state(states.append)
+        waiting = asyncio.create_task(code_of(line, "far::never", {"n": 0}, 60))
+        await until(lambda: there.came, 10, lambda: "the call does not arrive")
+        engine.kill()
+        async with asyncio.timeout(10):
+            assert await waiting == DISCONNECTED
+        began = time.monotonic()
+        assert await code_of(line, "far::echo", {"n": 1}, 60) == DISCONNECTED
+        assert time.monotonic() - began < 1
+        engine.start()
+        await until(lambda: answered(line), 20, lambda: "the line does not come back")
+        assert {"n": 1} not in there.came, "what had failed was sent later"
+        assert states == [False, True]
+
+
+async def answered(line: Line) -> bool:
+    try:
+        return bool(await ask(line, "far::echo", {"n": 2}) == {"n": 2})
+    except Undelivered:
+        return False
+
+
+async def test_what_a_line_serves_and_binds_is_there_again_after_the_engine_restarted(engine: Engine) -> None:
+    came: list[Any] = []
+
+    def prepare(line: Line) -> None:
+        line.serve("line::hear", lambda data: came.append(json.loads(data)), "Hears.")
+
+    async def fires() -> bool:
+        bound = await call(client, "engine::registered-triggers::list", {"function_id": "line::hear"})
+        return bool(bound["registered_triggers"])
+
+    async with sdk_client(engine.url, "near", reconnection_config=BACK_SOON) as client:
+        async with line_to(engine.url, prepare=prepare) as line:
+            end = line.bind("engine::workers-available", "line::hear")
+            await until(fires, 10, lambda: "not bound")
+            engine.kill()
+            engine.start()
+            await until(lambda: quietly(fires), 20, lambda: "not bound again")
+            came.clear()
+            async with sdk_client(engine.url, "newcomer"):
+                await until(lambda: came, 10, lambda: "nothing is heard")
+            end()
+
+            async def ended() -> bool:
+                return not await fires()
+
+            await until(ended, 10, lambda: "still bound")
+        await until(lambda: gone(client), 10, lambda: "a closed line still serves")
+
+
+async def quietly(condition: Callable[[], Any]) -> bool:
+    try:
+        return bool(await condition())
+    except Exception:  # the client is not back either
+        return False
+
+
+async def gone(client: III) -> bool:
+    return "line::hear" not in str(await call(client, "engine::functions::list", {}))
+
+
+async def test_callers_of_what_a_line_serves_are_answered_also_with_its_errors(engine: Engine) -> None:
+    def refuse(data: bytes) -> None:
+        raise MalformedRequest("no")
+
+    def fail(data: bytes) -> None:
+        raise KeyError("secret")
+
+    def prepare(line: Line) -> None:
+        line.serve("line::double", lambda data: 2 * json.loads(data)["n"], "Doubles.")
+        line.serve("line::refuse", refuse, "Refuses.")
+        line.serve("line::bug", fail, "Fails.")
+
+    async with sdk_client(engine.url, "near") as client, line_to(engine.url, prepare=prepare):
+        assert await call(client, "line::double", {"n": 21}) == 42
+        with pytest.raises(Exception, match="invocation_failed: malformed request: no"):
+            await call(client, "line::refuse", {})
+        with pytest.raises(Exception, match="internal error") as caught:
+            await call(client, "line::bug", {})
+        assert "secret" not in str(caught.value)
+        assert await call(client, "line::double", {"n": 1}) == 2
+
+
+async def test_a_line_comes_back_under_its_name_although_the_engine_still_holds_the_connection_it_lost(
+    engine: Engine,
+) -> None:
+    with networks() as ways:
+        ways.append(Network(engine.url))
+        async with far(engine.url), line_to(ways[0].url) as line:
+            ways[0].silence()  # so that the engine does not learn of the cut
+            assert line._socket is not None
+            line._socket.transport.abort()
+            await until(lambda: not line.connected, 5, lambda: "the line does not notice")
+            line.url = engine.url
+            await until(lambda: answered(line), 20, lambda: "the line does not come back")
+            known = await line.ask("engine::workers::info", {"name": "line", "namespace": "default"}, 5)
+            assert line._identity is not None
+            assert known["worker"]["id"] == line._identity[0]
+
+
+async def test_a_line_whose_name_was_taken_while_it_was_away_gets_it_back_when_it_is_free(engine: Engine) -> None:
+    async with far(engine.url), line_to(engine.url) as line:
+        line.url = f"ws://127.0.0.1:{free_port()}"
+        assert line._socket is not None
+        line._socket.transport.abort()
+        await until(lambda: not line.connected, 5, lambda: "the line does not notice")
+        async with line_to(engine.url):
+            line.url = engine.url
+            await until(lambda: line._refused, 20, lambda: "the line is not refused")
+        await until(lambda: answered(line), 20, lambda: "the line does not come back")
+        await until(lambda: line.connected and not line._refused, 5, lambda: "refused")
+
+
+async def test_what_was_given_up_behind_a_stuck_connection_is_never_sent() -> None:
+    with networks() as ways, EngineThread() as engine:
+        ways.append(Network(engine.url))
+        async with far(engine.url) as there, line_to(ways[0].url) as line:
+            ways[0].silence()
+            assert line._socket is not None
+            stuffing = [
+                asyncio.create_task(code_of(line, "far::echo", {"text": "x" * (8 << 20)}, 0.3)) for _ in range(3)
+            ]
+            await until(lambda: line._socket is not None and line._socket.paused, 5, lambda: "it takes everything")
+            assert await code_of(line, "far::echo", {"n": "late"}, 0.2) == "TIMEOUT"
+            assert set(await asyncio.gather(*stuffing)) == {"TIMEOUT"}
+            ways[0].speak()
+            await until(lambda: answered(line), 20, lambda: "the line does not come back")
+            assert {"n": "late"} not in there.came
+
+
+async def test_a_question_whose_answer_is_lost_is_asked_once_more_and_another_call_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(line_module, "LOST", 0.05)
+    with EngineThread(unkindness=Unkindness(lost_replies=1.0)) as engine:
+        async with far(engine.url) as there, line_to(engine.url) as line:
+            with pytest.raises(Undelivered, match="TIMEOUT"):
+                await line.call("far::echo", b'{"n":1}', "default", 0.3)
+            assert there.came == [{"n": 1}]
+            with pytest.raises(Undelivered, match="TIMEOUT"):
+                await line.call("far::echo", b'{"n":2}', "default", 0.3, question=True)
+            assert there.came == [{"n": 1}, {"n": 2}, {"n": 2}]
+            assert not line._unanswered
+
+
+async def test_an_answer_that_the_engine_may_lose_is_said_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[bytes] = []
+
+    def prepare(line: Line) -> None:
+        line.serve("line::double", lambda data: 2, "Doubles.")
+        say = line._say
+
+        def heard(frame: bytes) -> None:
+            said.append(frame)
+            say(frame)
+
+        monkeypatch.setattr(line, "_say", heard)
+
+    with EngineThread() as engine:
+        async with sdk_client(engine.url, "near") as client, line_to(engine.url, prepare=prepare):
+            assert await call(client, "line::double", {}) == 2
+            await until(lambda: len(answers_in(said)) == 2, 5, lambda: "once only")
+            assert len(set(answers_in(said))) == 1
+
+
+def answers_in(said: list[bytes]) -> list[bytes]:
+    return [frame for frame in said if b"invocationresult" in frame]
+
+
+async def test_frames_that_make_no_sense_are_passed_over() -> None:
+    async def odd(connection: ServerConnection) -> None:
+        await connection.send('{"type":"workerregistered","worker_id":"w"}')
+        for junk in ("", "[]", '{"type":7}', '{"type":"unheard-of"}', '{"type":"invocationresult"}', "\0"):
+            await connection.send(junk)
+        await connection.send(b"\xff")
+        async for message in connection:
+            asked = json.loads(message)
+            if "invocation_id" in asked:
+                answer = {"type": "invocationresult", "invocation_id": asked["invocation_id"]}
+                await connection.send(json.dumps(answer | {"result": {"worker": {"id": "w"}}}))
+
+    async with serve(odd, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with line_to(f"ws://127.0.0.1:{port}") as line:
+            assert await ask(line, "any", {}) == {"worker": {"id": "w"}}
+
+
+async def test_a_token_is_shown_and_a_trace_handed_on_where_telemetry_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from opentelemetry import propagate
+
+    monkeypatch.setenv("III_TOKEN", "secret")
+    monkeypatch.setenv("SESSION_MANAGER_OTEL", "1")
+    monkeypatch.setattr(propagate, "inject", lambda carrier: carrier.update(traceparent="00-1-2-01", other="x"))
+    heads: list[Any] = []
+    frames: list[Any] = []
+
+    async def engine(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        heads.append(connection.request.headers["Authorization"])
+        await connection.send('{"type":"workerregistered","worker_id":"w"}')
+        async for message in connection:
+            frames.append(json.loads(message))
+            if "invocation_id" in frames[-1]:
+                answer = {"type": "invocationresult", "invocation_id": frames[-1]["invocation_id"]}
+                await connection.send(json.dumps(answer | {"result": {"worker": {"id": "w"}}}))
+
+    async with serve(engine, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with line_to(f"ws://127.0.0.1:{port}") as line:
+            await ask(line, "any", {})
+    assert heads == ["Bearer secret"]
+    assert frames[-1]["traceparent"] == "00-1-2-01"
+    assert "other" not in frames[-1]
