@@ -249,6 +249,8 @@ async def test_a_line_comes_back_under_its_name_although_the_engine_still_holds_
         ways.append(Network(engine.url))
         async with far(engine.url), line_to(ways[0].url) as line:
             ways[0].silence()  # so that the engine does not learn of the cut
+            line._say(b'{"type":"ping"}')
+            await until(ways[0].holding.is_set, 5, lambda: "nothing is held back")
             assert line._socket is not None
             line._socket.transport.abort()
             await until(lambda: not line.connected, 5, lambda: "the line does not notice")

@@ -31,6 +31,8 @@ class Network:
         self._open.set()
         self._flowing = threading.Event()
         self._flowing.set()
+        self.holding = threading.Event()
+        """Whether something is held back: then nobody at the other end learns of a break."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -55,7 +57,9 @@ class Network:
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
-                self._flowing.wait()
+                if not self._flowing.is_set():
+                    self.holding.set()
+                    self._flowing.wait()
                 target.sendall(data)
         for end in (source, target):
             with suppress(OSError):
