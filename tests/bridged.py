@@ -27,6 +27,8 @@ class InProcessMain:
     def __init__(self, main: InProcess, *, hints: bool = True) -> None:
         """Without `hints` it is one that knows of none, as the workers of others are."""
         self.main, self.hints = main, hints
+        self.packs = True
+        """Whether it knows `packed`, as those that take hints do since later."""
         self.calls: list[str] = []
         self.came = 0
         """Bytes of all replies."""
@@ -44,6 +46,8 @@ class InProcessMain:
         asked = json.loads(payload)
         if not self.hints:
             asked.pop("hint", None)
+        if not (self.hints and self.packs):
+            asked.pop("packed", None)
         try:
             reply = await self.main.call(function_id, asked)
         except SessionManagerError as error:

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from session_manager import hints
 from session_manager.door import MAX_ID, MAX_RECORD
 from session_manager.errors import BrokenPath, MalformedRequest, SessionManagerError, StorageError
 from session_manager.events import EVENTS
-from session_manager.model import Entry, SessionMeta
-from session_manager.store import Change, Found, PathQuery
+from session_manager.model import Entry, SessionMeta, encode
+from session_manager.store import Change, Found, ListQuery, PathQuery
 from session_manager.stores.bridge import BridgeStore, MainError, MainSilent
 from session_manager.stores.bridge.steps import PART_BYTES, PART_ENTRIES
 from session_manager.stores.bridge.store import PROBE
@@ -191,13 +192,13 @@ async def test_a_deletion_that_failed_can_be_asked_for_again(bridge: Bridged, na
 
 
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.parametrize("hints", [True, False], ids=["hinted", "unhinted"])
-async def test_whatever_fails_retries_come_to_what_would_have_been(tmp_path: Path, seed: int, *, hints: bool) -> None:
+@pytest.mark.parametrize("hinted", [True, False], ids=["hinted", "unhinted"])
+async def test_whatever_fails_retries_come_to_what_would_have_been(tmp_path: Path, seed: int, *, hinted: bool) -> None:
     """Random changes, random faults, each change retried until it is acknowledged: the same as without faults."""
     chance = random.Random(seed)
     (tmp_path / "plain").mkdir()
     async with (
-        Bridged(tmp_path, hints=hints) as bridge,
+        Bridged(tmp_path, hints=hinted) as bridge,
         InProcess({"name": "memory", "config": {}}, tmp_path / "plain") as plain,
     ):
         heard, expected = await Heard(bridge).listen(), await Heard(plain).listen()
@@ -516,6 +517,64 @@ async def test_a_broken_path_is_told_as_the_main_instance_tells_it(bridge: Bridg
             await stage.call("session::messages", {"session_id": "s"})
         texts.append(str(caught.value))
     assert texts[0] == texts[1]
+
+
+async def read(stage: InProcess) -> list[Any]:
+    """Pages of entries and of records, with all that they may show."""
+    return [
+        await stage.call("session::messages", {"session_id": "s", "include_custom": True}),
+        await stage.call("session::messages", {"session_id": "s", "roles": ["user"], "limit": 1}),
+        await stage.call("session::list", {"limit": 2}),
+        await stage.call("session::list", {"limit": 2, "metadata": {"of": "é"}}),
+    ]
+
+
+@pytest.mark.parametrize("most", [hints.PACKED_BYTES, 100])
+async def test_pages_are_the_same_packed_or_not(bridge: Bridged, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(hints, "PACKED_BYTES", most)
+    for number in range(3):
+        await bridge.call("session::ensure", {"session_id": "stu"[number], "metadata": {"of": "é"}})
+    custom = {"custom_type": "c", "data": {"n": [1.8000000000000003, None, "\u2028\\"], "deep": {}}}
+    await append(bridge, "a", origin={"from": ["here"]})
+    await bridge.call("session::append", {"session_id": "s", "custom": custom})
+    await append(bridge, "b")
+    await bridge.call("session::update-message", {"session_id": "s", "entry_id": "b", "content": []})
+    asked = {"session_id": "s", "hint": {}, "packed": True}
+    reply = await bridge.main.call("session::store::list-entries", asked)
+    assert (reply["entries"] == []) is ("packed" in reply["hinted"]) is (most > 100)
+    packed = await read(bridge)
+    bridge.way.packs = False
+    assert packed == await read(bridge) == await read(bridge.main)
+    entries = await bridge.store.path(PathQuery("s"))
+    bridge.way.packs = True
+    assert await bridge.store.path(PathQuery("s")) == entries == await bridge.main.store.path(PathQuery("s"))
+
+
+@pytest.mark.parametrize("packed", [False, None, 1, "true", {}])
+async def test_only_a_plain_yes_has_a_page_packed(bridge: Bridged, packed: Any) -> None:
+    await bridge.call("session::ensure", {"session_id": "s"})
+    await append(bridge, "a")
+    for name, asked in (("list-entries", {"session_id": "s"}), ("list-metas", {})):
+        unpacked = await bridge.main.call(f"session::store::{name}", {**asked, "hint": {}})
+        assert unpacked == await bridge.main.call(f"session::store::{name}", {**asked, "hint": {}, "packed": packed})
+        assert "packed" not in unpacked["hinted"]
+        plain = await bridge.main.call(f"session::store::{name}", asked)
+        assert plain == await bridge.main.call(f"session::store::{name}", {**asked, "packed": True}), "without a hint"
+
+
+@pytest.mark.parametrize("packed", ["", "{}", "[[]]", '[["a",null,1,"nobody",{},0,null]]', "[7]"])
+async def test_a_packed_page_that_cannot_be_read_is_refused(bridge: Bridged, packed: str) -> None:
+    async def reply(function_id: str, payload: bytes) -> bytes:
+        return encode({"entries": [], "metas": [], "hinted": {"found": "path", "more": False, "packed": packed}})
+
+    bridge.way.call = reply  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="reply cannot be read"):
+        await bridge.store.path(PathQuery("s"))
+    if packed == "[7]":
+        assert (await bridge.store.sessions(ListQuery())).metas == (), "one record that cannot be read is left out"
+    elif not packed.startswith("[["):
+        with pytest.raises(StorageError, match="reply cannot be read"):
+            await bridge.store.sessions(ListQuery())
 
 
 GOOD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -13,26 +13,19 @@ import asyncio
 import os
 import platform
 import random
-import socket
 import uuid
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import structlog
-from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
-from websockets.frames import Frame as Part
-from websockets.frames import Opcode
-from websockets.protocol import OPEN, Event
 
 from session_manager import __version__
 from session_manager.edge.client import EngineError, NameTaken, address, telemetry
 from session_manager.edge.frames import (
     AGAIN,
     DISCONNECTED,
-    FRAME_BYTES,
     MESSAGE_BYTES,
     Frame,
     Undelivered,
@@ -42,6 +35,7 @@ from session_manager.edge.frames import (
     new_id,
     result,
 )
+from session_manager.edge.websocket import Socket, connected
 from session_manager.errors import SessionManagerError
 from session_manager.model import JsonObject, decode, encode
 
@@ -54,15 +48,8 @@ PAUSE, LONGEST_PAUSE = 0.25, 5.0
 """Seconds between two attempts to connect: at first, and at most. A connection that lasted no longer than the latter
 counts as a failed attempt."""
 
-PING, PONG, CLOSE = 10.0, 10.0, 1.0
-"""Seconds between two looks whether the engine is still there, that it may take to answer, and that a farewell may
-take."""
-
 LOST = 0.5
 """Seconds after which a question is asked once more: its answer may have come too soon for the engine and be lost."""
-
-PIECE = 1 << 20
-"""Bytes of each part of a message that does not fit into one frame."""
 
 CONFLICT = "FUNCTION_NAMESPACE_CONFLICT"
 
@@ -83,7 +70,7 @@ class Line:
     def __init__(self, url: str, name: str, description: str, namespace: str = "default") -> None:
         self.url, self.name, self.namespace = url, name, namespace
         self._description = description
-        self._socket: _Socket | None = None
+        self._socket: Socket | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._unanswered: dict[str, asyncio.Future[Frame | None]] = {}
         """None in place of an answer: the connection broke."""
@@ -125,32 +112,16 @@ class Line:
         """Is called with whether there is a connection, whenever that changes."""
         self._listeners.append(listener)
 
-    async def _first(self, deadline: float) -> _Socket:
+    async def _first(self, deadline: float) -> Socket:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                return await self._connect(max(0.1, deadline - loop.time()))
+                return await connected(self.url, self._take, max(0.1, deadline - loop.time()))
             except Exception as error:
                 if loop.time() > deadline:
                     why = getattr(error, "strerror", None) or error
                     raise EngineError(f"no engine at {self.url}: {why}") from None
                 await asyncio.sleep(0.1)
-
-    async def _connect(self, seconds: float) -> _Socket:
-        token = os.environ.get("III_TOKEN", "").strip()
-        opened = await connect(
-            self.url,
-            additional_headers={"Authorization": f"Bearer {token}"} if token else None,
-            compression=None,
-            open_timeout=seconds,
-            ping_interval=PING,
-            ping_timeout=PONG,
-            close_timeout=CLOSE,
-            max_size=MESSAGE_BYTES,
-            create_connection=partial(_Socket, self._take),  # type: ignore[arg-type] # it is called and nothing else
-        )
-        assert isinstance(opened, _Socket)
-        return opened
 
     async def _accepted(self, deadline: float) -> None:
         """The answer to a call proves nothing: it may come before the refusal of the name."""
@@ -168,7 +139,7 @@ class Line:
             await asyncio.sleep(0.01)
         raise EngineError(f"the engine at {self.url} does not answer")
 
-    async def _keep(self, opened: _Socket | None) -> None:
+    async def _keep(self, opened: Socket | None) -> None:
         """Has a connection, from now on."""
         loop = asyncio.get_running_loop()
         pause = PAUSE
@@ -184,7 +155,7 @@ class Line:
                 pause = min(2 * pause, LONGEST_PAUSE)
                 opened = None
                 try:
-                    opened = await self._connect(LONGEST_PAUSE)
+                    opened = await connected(self.url, self._take, LONGEST_PAUSE)
                 except Exception as error:  # whatever it is, the next attempt may do better
                     log.debug("no connection", engine=self.url, name=self.name, error=str(error))
         finally:
@@ -192,7 +163,7 @@ class Line:
             if opened is not None:
                 await opened.close()
 
-    def _attach(self, opened: _Socket) -> None:
+    def _attach(self, opened: Socket) -> None:
         """Introduces this line: first what it takes over from its last connection, and last its name, with which the
         engine takes everything in."""
         self._refused = False
@@ -363,67 +334,6 @@ class Line:
             log.warning("a frame that cannot be read", name=self.name)
         except Exception:
             log.exception("a frame was not taken", name=self.name)
-
-
-class _Socket(ClientConnection):
-    """A WebSocket whose messages are handed over as they arrive, instead of waiting in a queue until a task wakes up;
-    and which acknowledges at once: the engine holds a small frame back while an earlier one is not acknowledged, which
-    the kernel may put off for 40 ms."""
-
-    def __init__(self, take: Callable[[bytes], None], *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._take = take
-        self._parts: list[bytes] = []
-        self._kernel: socket.socket | None = None
-
-    def put(self, text: bytes) -> None:
-        """Sends a message. Raises OSError or WebSocketException when it is not open."""
-        if self.protocol.state is not OPEN:
-            raise ConnectionError
-        if len(text) <= FRAME_BYTES:
-            self.protocol.send_text(text)
-        else:
-            first, *others = _pieces(text)
-            self.protocol.send_text(first, fin=False)
-            for number, piece in enumerate(others, 1):
-                self.protocol.send_continuation(piece, fin=number == len(others))
-        self.send_data()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if hasattr(socket, "TCP_QUICKACK"):
-            self._kernel = socket.socket(fileno=transport.get_extra_info("socket").fileno())
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._kernel is not None:
-            self._kernel.detach()  # it is the transport that closes it
-            self._kernel = None
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if self._kernel is not None:
-            self._kernel.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # holds for a while only
-        super().data_received(data)
-
-    def process_event(self, event: Event) -> None:
-        if isinstance(event, Part) and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
-            self._parts.append(bytes(event.data))
-            if event.fin:
-                message, self._parts = b"".join(self._parts), []
-                self._take(message)
-        else:
-            super().process_event(event)
-
-
-def _pieces(text: bytes) -> Iterator[bytes]:
-    """Parts that end where a character ends."""
-    start = 0
-    while start < len(text):
-        end = min(start + PIECE, len(text))
-        while end < len(text) and text[end] & 0b1100_0000 == 0b1000_0000:
-            end -= 1
-        yield text[start:end]
-        start = end
 
 
 def _trace() -> JsonObject:
