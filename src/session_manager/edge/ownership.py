@@ -1,4 +1,8 @@
-"""Who serves the session functions: the engine lets whoever registers a function last have it, so it is asked first."""
+"""Who serves the session functions.
+
+The engine refuses a function that another worker has and goes on, and hands trigger types, with all their bindings, to
+whoever registers them last. So a worker asks before it takes them.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from session_manager.edge.client import Client, InvocationError, TriggerHandler
 log = structlog.get_logger("session_manager.worker")
 
 REPLAY = 1.0
-"""Seconds within which the engine brings the bindings of subscribers that were there before the worker."""
+"""Seconds within which the engine brings the bindings of subscribers that were there before the connection."""
 
 
 class Subscriptions:
@@ -78,21 +78,24 @@ class Subscriptions:
 
     async def reconnected(self) -> None:
         """Bindings that the engine does not bring again are gone; unless it has restarted, for then it brings each when
-        its owner is back."""
+        its owner is back. Returns when that is known of all."""
         missing = self._missing
         since = await self._engine_started()
         if since is None or since != self._engine_since:
             self._engine_since = since
             self._deliveries.loop.call_soon_threadsafe(self._absence.expect, list(missing))
-            self._calls.loop.create_task(self._give_up(missing))
+            await self._give_up(missing, HOPE)
         else:
-            self._forget(missing)
+            await self._give_up(missing, REPLAY)
 
-    async def _give_up(self, missing: set[str]) -> None:
-        await asyncio.sleep(HOPE)
-        self._forget(missing)
-
-    def _forget(self, missing: set[str]) -> None:
+    async def _give_up(self, missing: set[str], seconds: float) -> None:
+        """Forgets what is still missing after so many seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while missing and missing is self._missing and loop.time() < deadline:  # noqa: ASYNC110 # with a deadline
+            await asyncio.sleep(min(seconds / 20, 1.0))
+        if missing is not self._missing:
+            return  # the connection has gone and come since, and what is missing now is waited for anew
         for id_ in list(missing):
             missing.discard(id_)
             self.unbound(id_)

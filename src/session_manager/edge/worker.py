@@ -287,8 +287,7 @@ class Worker:
             self.failed = True
 
     async def _reconnected(self) -> None:
-        await self._subscriptions.reconnected()
-        await self._register_configuration_again()
+        await asyncio.gather(self._subscriptions.reconnected(), self._register_configuration_again())
 
     async def _register_configuration_again(self) -> None:
         """An engine that restarted has forgotten the schema; without it nobody can change the configuration."""

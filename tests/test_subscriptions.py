@@ -1,0 +1,80 @@
+"""Bindings after a reconnect: the engine brings them again, and never tells which are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from session_manager.bindings import Binding, BindingTable
+from session_manager.edge import subscriptions as module
+from session_manager.edge.absence import Absence
+from session_manager.edge.subscriptions import Subscriptions
+from tests.contract.scenario import until
+
+
+class Engine:
+    """As much of a client as is asked for, on an engine that started at `since`."""
+
+    def __init__(self) -> None:
+        self.since = 1
+        self.loop = asyncio.get_running_loop()
+
+    async def call(self, function_id: str, payload: Any, *, seconds: float) -> Any:
+        if function_id == "engine::workers::list":
+            return {"workers": [{"connected_at_ms": self.since}]}
+        assert function_id == "engine::registered-triggers::list"
+        return {"registered_triggers": []}
+
+
+def binding(id_: str) -> Binding:
+    return Binding(id_, "session::created", f"test::{id_}")
+
+
+async def bound(*ids: str) -> tuple[Engine, Subscriptions, BindingTable]:
+    engine: Any = Engine()
+    table = BindingTable()
+    subscriptions = Subscriptions(table, engine, engine, Absence(), lambda binding_id: None)
+    await subscriptions.back()
+    for id_ in ids:
+        subscriptions.bound(binding(id_))
+    return engine, subscriptions, table
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REPLAY", 0.1)
+    monkeypatch.setattr(module, "HOPE", 0.3)
+
+
+async def test_a_binding_that_is_not_brought_again_is_gone() -> None:
+    _, subscriptions, table = await bound("a", "b")
+    subscriptions.replayed()
+    again = asyncio.create_task(subscriptions.reconnected())
+    await asyncio.sleep(0)
+    assert table.ids() == {"a", "b"}, "the engine gets a moment to bring them"
+    subscriptions.bound(binding("b"))
+    await again
+    assert table.ids() == {"b"}
+
+
+async def test_nobody_waits_for_bindings_that_are_all_there() -> None:
+    _, subscriptions, table = await bound("a")
+    subscriptions.replayed()
+    subscriptions.bound(binding("a"))
+    await asyncio.wait_for(subscriptions.reconnected(), 0.09)
+    assert table.ids() == {"a"}
+
+
+async def test_a_binding_that_came_back_after_a_second_restart_of_the_engine_stays() -> None:
+    engine, subscriptions, table = await bound("a", "b")
+    waiting = []
+    for since in (2, 3):
+        engine.since = since
+        subscriptions.replayed()
+        waiting.append(asyncio.create_task(subscriptions.reconnected()))
+        await asyncio.sleep(0)
+    subscriptions.bound(binding("a"))
+    await asyncio.gather(*waiting)
+    await until(lambda: table.ids() == {"a"})
