@@ -44,15 +44,8 @@ class StoreTarget:
         return plan
 
 
-class DryRun:
+class DryRun(StoreTarget):
     """Decides, and changes nothing."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    @property
-    def store(self) -> Store:
-        return self._store
 
     async def write(self, session_id: str, decide: Decide) -> Plan:
         return decide(await existing(self._store, session_id))
