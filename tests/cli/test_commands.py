@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from session_manager import __version__
 from session_manager.cli import COMMANDS, main
 from session_manager.cli.options import arguments
 from tests.engines import free_port
+from tests.wire import COMMAND, clean_environment
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -125,16 +127,16 @@ def test_a_place_where_nothing_can_be_kept_is_named(
     assert "cannot keep its configuration in data" in result.stderr.splitlines()[-1]
 
 
-def test_without_a_command_the_environment_counts_as_it_does_for_serve(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_without_a_command_the_environment_counts_as_it_does_for_serve(tmp_path: Path) -> None:
     url = f"ws://127.0.0.1:{free_port()}"
-    monkeypatch.setenv("SESSION_MANAGER_PATIENCE", "0")
-    result = run("--url", url)
-    assert (result.exit_code, url in result.stderr) == (1, True)
-    monkeypatch.setenv("SESSION_MANAGER_LOG", "shout")
-    assert run("--url", url).exit_code == 2
+
+    def started(**environment: str) -> subprocess.CompletedProcess[str]:
+        said = clean_environment(**environment)
+        return subprocess.run([*COMMAND, "--url", url], capture_output=True, text=True, env=said, cwd=tmp_path)
+
+    no_engine = started(SESSION_MANAGER_PATIENCE="0")
+    assert (no_engine.returncode, url in no_engine.stderr) == (1, True)
+    assert started(SESSION_MANAGER_LOG="shout").returncode == 2
 
 
 def test_the_manifest_is_all_that_is_done_when_it_is_asked_for() -> None:
