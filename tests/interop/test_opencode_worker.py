@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from session_manager.dev import EngineThread
 from tests.dev.client import eventually
 from tests.sdk import call, close_client, open_client
-from tests.wire import worker_process
+from tests.wire import COMMAND, clean_environment, worker_process
 
 DATA = Path(__file__).parent / "data" / "synthetic_2.1"
 
@@ -46,6 +47,14 @@ async def test_import_and_export_are_functions_of_a_worker_that_is_asked_for_the
                 await call(client, "opencode::export", {"session_id": "nope"})
         finally:
             await close_client(client)
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1", "http://", "http://[::1"])
+def test_a_worker_does_not_start_to_follow_what_is_no_server(url: str, tmp_path: Path) -> None:
+    asked = [*COMMAND, "serve", "--follow-opencode", url, "--log-file", "-", "--patience", "0"]
+    done = subprocess.run(asked, capture_output=True, text=True, env=clean_environment(), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "is no address of a server" in done.stderr.splitlines()[-1]
 
 
 async def test_a_worker_that_is_not_asked_has_no_such_function(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from session_manager.cli.options import fail
+
 if TYPE_CHECKING:
     from session_manager.dispatch import Service
     from session_manager.edge.extras import Extras
@@ -47,11 +49,19 @@ def follow() -> None:
 
 
 def opencode_extras(*, functions: bool, follow: str | None) -> Extras:
-    """What `serve --with opencode` and `serve --follow-opencode URL` add to a worker."""
+    """What `serve --with opencode` and `serve --follow-opencode URL` add to a worker. Ends the command where a server
+    cannot be followed."""
     from session_manager.edge.extras import ExtraFunction, Extras
+    from session_manager.interop.opencode.client import NotInstalled, ServerFailed, check_address
     from session_manager.interop.opencode.functions import FUNCTIONS, WorkerFunction
     from session_manager.interop.opencode.targets import ServiceTarget
     from session_manager.schema import document
+
+    if follow is not None:
+        try:
+            check_address(follow)
+        except (NotInstalled, ServerFailed) as error:
+            fail(str(error))
 
     async def answer(function: WorkerFunction, service: Service, payload: Any) -> Any:
         return await function(ServiceTarget(service), payload)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -113,7 +113,7 @@ class Worker:
                 self._account.abandon()
                 raise
             self._tasks = [
-                asyncio.run_coroutine_threadsafe(task, self._calls.loop)
+                asyncio.run_coroutine_threadsafe(_attended(task), self._calls.loop)
                 for task in (self._account.keep(self._own_store), *(task(self._service) for task in self._extras.tasks))
             ]
         except BaseException:
@@ -331,6 +331,13 @@ class Worker:
         self._deliveries.loop.call_soon_threadsafe(self._delivery.close)
         self._calls.run(self._service.runtime.store.close())
         self._calls.run(self._account.close(clean=not left))
+
+
+async def _attended(task: Coroutine[Any, Any, None]) -> None:
+    try:
+        await task
+    except Exception:
+        log.exception("what runs beside the calls has ended in a way that it should not")
 
 
 async def _at_most(awaitable: Any, seconds: float) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -37,6 +38,20 @@ class NotInstalled(Exception):
         super().__init__("reading from a server needs the extra `opencode`: pip install '.[opencode]' in the checkout")
 
 
+def check_address(url: str) -> str:
+    """The host of a server's address. Raises ServerFailed where it is none, and NotInstalled."""
+    if not all(find_spec(module) for module in ("httpx", "opencode")):
+        raise NotInstalled
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        parts, host = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not host:
+        raise ServerFailed(f"{url!r} is no address of a server; it begins with http:// or https://")
+    return host
+
+
 class Server:
     """One server, of either generation. `open()` finds out which.
 
@@ -44,14 +59,14 @@ class Server:
     """
 
     def __init__(self, url: str, password: str | None = None) -> None:
-        try:
-            import httpx
-            import opencode
-        except ImportError:
-            raise NotInstalled from None
+        """Raises NotInstalled as well."""
+        host = check_address(url)
+        import httpx
+        import opencode
+
         self.url = url
         self._sdk = opencode
-        local = (urlsplit(url).hostname or "") in ("127.0.0.1", "localhost", "::1")
+        local = host in ("127.0.0.1", "localhost", "::1")
         # A proxy named in the environment is no way to this machine.
         self._http = httpx.AsyncClient(trust_env=not local, follow_redirects=True, timeout=30)
         self._client: AsyncOpencode = opencode.AsyncOpencode(
