@@ -27,7 +27,7 @@ def prepare(path: Path) -> None:
     sync_directory(path.parent)
 
 
-def connect(path: Path, synchronous: str, *, read_only: bool = False) -> sqlite3.Connection:
+def connect(path: Path, synchronous: str = "FULL", *, read_only: bool = False) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, cached_statements=256)
     try:
@@ -81,12 +81,18 @@ def version_of(path: Path) -> int:
     return version if tables else 0
 
 
+def marks_of(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Application id and schema version."""
+    application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return application, version
+
+
 def _header(path: Path, mode: str) -> tuple[int, int, int]:
     """Schema version, application id and number of tables."""
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)
     try:
-        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-        application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+        application, version = marks_of(connection)
         tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     finally:
         connection.close()

@@ -68,7 +68,7 @@ class Inspection:
             version = files.version_of(path)
             if version == 0:
                 raise StorageError("the database has no tables yet")
-            self._db = files.connect(path, "FULL", read_only=True)
+            self._db = files.connect(path, read_only=True)
             self._db.execute("BEGIN")
             self.last: int = self._db.execute(LAST_COMMIT).fetchone()[0]
         except sqlite3.Error as error:
@@ -190,7 +190,7 @@ class Mender:
     def __init__(self, path: Path) -> None:
         """Raises StorageError."""
         with _told():
-            self._db = files.connect(path, "FULL")
+            self._db = files.connect(path)
 
     def close(self) -> None:
         self._db.close()

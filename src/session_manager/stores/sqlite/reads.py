@@ -13,7 +13,7 @@ from session_manager.stores.sqlite import files
 from session_manager.stores.sqlite.failures import translated
 from session_manager.stores.sqlite.glance import Identity, glance
 from session_manager.stores.sqlite.reader import Reader
-from session_manager.stores.sqlite.schema import VERSION
+from session_manager.stores.sqlite.schema import APPLICATION_ID, VERSION
 from session_manager.stores.threads import WorkThread
 
 P = ParamSpec("P")
@@ -23,8 +23,8 @@ T = TypeVar("T")
 class Reads:
     """A thread with a connection of its own, opened when first needed and again after a failure."""
 
-    def __init__(self, path: Path, synchronous: str, name: str) -> None:
-        self._path, self._synchronous = path, synchronous
+    def __init__(self, path: Path, name: str) -> None:
+        self._path = path
         self._thread = WorkThread(name)
         self._connection: sqlite3.Connection | None = None
         self._reader: Reader | None = None
@@ -51,10 +51,11 @@ class Reads:
             self._close()
 
     def _connect(self) -> Reader:
-        if files.version_of(self._path) != VERSION:
-            raise files.gone()
-        self._connection = files.connect(self._path, self._synchronous)
         self._identity = glance(self._path).identity
+        self._connection = files.connect(self._path, read_only=True)
+        if files.marks_of(self._connection) != (APPLICATION_ID, VERSION):
+            self._close()
+            raise files.gone()
         self._reader = Reader(self._connection)
         return self._reader
 

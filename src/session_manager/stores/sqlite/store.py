@@ -34,8 +34,8 @@ class SqliteStore(Pipelined):
     def __init__(self, path: Path, synchronous: Synchronous = "FULL") -> None:
         path = path.resolve()  # one lock for one file, whatever link leads to it
         self._writes = WorkThread("session-manager-writes")
-        self._short_reads = Reads(path, synchronous, "session-manager-reads")
-        self._long_reads = Reads(path, synchronous, "session-manager-long-reads")
+        self._short_reads = Reads(path, "session-manager-reads")
+        self._long_reads = Reads(path, "session-manager-long-reads")
         self._writing = Writing(path, synchronous, self._let_readers_go)
         self._commits = GroupCommit(self._writes, self._writing.write, self._applied, self._failed)
         self._records = Records()
