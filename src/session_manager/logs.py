@@ -45,8 +45,9 @@ def configure(level: str = "info", file: Path | None = None) -> None:
             root.addHandler(_file_handler(file))
         except OSError as error:
             structlog.get_logger("session_manager").warning("no log file", file=str(file), error=error.strerror)
-    # The SDK logs frames at DEBUG, payloads included, and its own deprecations once per process.
-    for name in ("iii", "websockets", "asyncio"):
+    # The SDK logs frames at DEBUG, payloads included, and its own deprecations once per process; that of OpenCode every
+    # attempt to reach a server that is away.
+    for name in ("iii", "websockets", "asyncio", "opencode", "httpx"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     logging.getLogger("iii.iii").addFilter(_worth_telling)
     warnings.filterwarnings("ignore", message=".*register_trigger.*", category=DeprecationWarning)

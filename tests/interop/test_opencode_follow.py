@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from session_manager.errors import StorageError
 from session_manager.events import MessageUpdated, StatusChanged
 from session_manager.interop.opencode.events import read_event
 from session_manager.interop.opencode.exports import export_session, stored_records
@@ -137,6 +138,31 @@ async def test_what_was_there_and_what_comes_is_mirrored(later: LaterServer) -> 
         await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
     export = await export_session(store, SESSION)
     assert list(differences(export.document["messages"], wanted())) == []
+
+
+async def test_a_store_that_cannot_be_read_for_a_while_ends_no_mirror(
+    later: LaterServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for event in TOOLS:
+        later.say(event)
+    store, faults = MemoryStore(), {"metas": 2, "session": 3}
+
+    def spoil(name: str) -> None:
+        whole = getattr(store, name)
+
+        async def spoilt(*args: Json) -> Json:
+            if faults[name]:
+                faults[name] -= 1
+                raise StorageError("the disk is at fault")
+            return await whole(*args)
+
+        monkeypatch.setattr(store, name, spoilt)
+
+    for name_ in faults:
+        spoil(name_)
+    async with following(later, StoreTarget(store)):
+        await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
+    assert set(faults.values()) == {0}
 
 
 async def test_a_new_session_appears_while_following(later: LaterServer) -> None:

@@ -7,12 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+import structlog
 
 from session_manager.cli.options import fail
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from session_manager.dispatch import Service
     from session_manager.edge.extras import Extras
+    from session_manager.interop.opencode.follow import Progress
 
 
 class _Systems(click.Group):
@@ -74,7 +78,7 @@ def opencode_extras(*, functions: bool, follow: str | None) -> Extras:
         assert follow is not None
         server = Server(follow, os.environ.get(PASSWORD))
         try:
-            await Mirror(server, ServiceTarget(service)).run()
+            await Mirror(server, ServiceTarget(service), tell=_logging(follow)).run()
         finally:
             await server.close()
 
@@ -85,3 +89,21 @@ def opencode_extras(*, functions: bool, follow: str | None) -> Extras:
         ),
         tasks=() if follow is None else (mirror,),
     )
+
+
+def _logging(url: str) -> Callable[[Progress], None]:
+    """Logs what changes for whoever operates a mirror, and not every commit."""
+    log = structlog.get_logger("session_manager.opencode")
+    before: list[tuple[bool, int]] = []
+
+    def tell(progress: Progress) -> None:
+        now = progress.connected, progress.refused
+        if before and before[-1] == now:
+            return
+        before[:] = [now]
+        if progress.connected:
+            log.info("following", server=url, refused=progress.refused)
+        else:
+            log.warning("not following at present", server=url, refused=progress.refused, reason=progress.last)
+
+    return tell

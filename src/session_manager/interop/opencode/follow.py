@@ -191,17 +191,21 @@ class Mirror:
         self.progress = Progress()
 
     async def run(self) -> None:
-        """Follows for ever; ends only by cancellation. A server that is not there yet is waited for."""
-        await self._recall()
+        """Follows for ever; ends only by cancellation. A server that is not there is waited for, and so is a store that
+        cannot be read or written."""
+        recalled = False
         pause = FIRST_PAUSE_S
         flusher = asyncio.create_task(self._flush_often())
         try:
             while True:
                 try:
+                    if not recalled:
+                        await self._recall()
+                        recalled = True
                     await self._server.open()
                     await self._follow()
                     pause = FIRST_PAUSE_S
-                except ServerFailed as failed:
+                except (ServerFailed, SessionManagerError) as failed:
                     self.progress.last = str(failed)
                 if self.progress.connected:
                     pause = FIRST_PAUSE_S
