@@ -141,7 +141,11 @@ class Account:
             query = msgspec.structs.replace(query, after=(page.metas[-1].updated_at, page.metas[-1].session_id))
         events = 0
         for session_id in dict.fromkeys([*self.told.changed(metas), *doubtful]):
-            emissions = await self.told.difference(store, session_id)
+            try:
+                emissions = await self.told.difference(store, session_id)
+            except (SessionManagerError, msgspec.MsgspecError) as error:
+                log.warning("what was not told of a session cannot be told", session_id=session_id, error=str(error))
+                continue  # it is damaged, say; the others are none the worse
             if emissions:
                 self.publish(emissions)
                 events += len(emissions)

@@ -1,0 +1,68 @@
+"""After a kill, subscribers are told what the worker before may not have told any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from session_manager.edge.account import Account
+from session_manager.errors import StorageError
+from session_manager.events import Created, Emission
+from session_manager.model import Entry, SessionMeta
+from session_manager.store import Change
+from session_manager.stores.memory import MemoryStore
+from tests.contract.scenario import until
+
+
+class Hub:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def publish(self, emissions: Sequence[Emission]) -> None:
+        self.told += [emission.event.session_id for emission in emissions]
+
+    publish_locally = publish
+
+
+async def backlog() -> int:
+    return 0
+
+
+def record(session_id: str) -> SessionMeta:
+    return SessionMeta(session_id, "", "", "idle", created_at=1, updated_at=1, message_count=0)
+
+
+async def test_a_session_that_cannot_be_read_keeps_no_other_from_being_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    for session_id in ("s1", "s2", "s3"):
+        await store.commit(store.ahead(), Change(session_id, meta=record(session_id)))
+    killed = Account(Hub(), tmp_path / "told.db", backlog)  # type: ignore[arg-type] # all of it that is needed here
+    first = asyncio.create_task(killed.keep(lambda: None))
+    await asyncio.sleep(0)
+    killed.ready()
+    for session_id in ("s1", "s2", "s3"):
+        killed.publish([Emission(Created.of(record(session_id)), None)])
+    await killed.told_all()
+    first.cancel()
+    killed._ledger._forget()  # as a kill leaves it
+    entries = store.entries
+
+    async def spoilt(session_id: str) -> list[Entry]:
+        if session_id == "s2":
+            raise StorageError("the row is damaged")
+        return await entries(session_id)
+
+    monkeypatch.setattr(store, "entries", spoilt)
+    hub = Hub()
+    account = Account(hub, tmp_path / "told.db", backlog)  # type: ignore[arg-type] # the same
+    keeping = asyncio.create_task(account.keep(lambda: store))
+    account.ready()
+    await until(lambda: {"s1", "s3"} <= set(hub.told))
+    keeping.cancel()
+    await account.close(clean=True)
+    killed._files.stop()
