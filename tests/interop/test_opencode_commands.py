@@ -104,6 +104,20 @@ def test_a_directory_comes_in_but_for_what_is_refused(shell: Shell, tmp_path: Pa
     assert len(shell.metas()) == 1
 
 
+def test_a_session_that_the_store_cannot_read_keeps_no_other_from_coming_in(shell: Shell) -> None:
+    shell.import_(str(TOOLS))
+    session_id = load("samples/v1_tools/export.json")["info"]["id"]
+    with contextlib.closing(sqlite3.connect(shell.url.removeprefix("sqlite:"))) as database, database:
+        database.execute("UPDATE entry SET body = x'00' WHERE id LIKE 'msg_%'")
+    result = shell.import_(str(TOOLS), str(KINDS), "--json")
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert [refusal["source"] for refusal in told["refused"]] == [str(TOOLS)]
+    assert "session/storage" in told["refused"][0]["reason"]
+    assert [session["created"] for session in told["sessions"]] == [True]
+    assert session_id in {meta.session_id for meta in shell.metas()}
+
+
 def test_a_dry_run_changes_nothing(shell: Shell) -> None:
     result = shell.import_(str(TOOLS), "--dry-run", "--json")
     assert result.exit_code == 0

@@ -238,7 +238,7 @@ async def _from_file(
     try:
         for source in sessions():
             outcome.sessions.append(told(await write(target, source, added, SystemClock())))
-    except Refused as refused:
+    except (Refused, SessionManagerError) as refused:  # the store may be unable to read the one session
         outcome.refused.append(Refusal(label, str(refused)))
 
 
@@ -256,7 +256,7 @@ async def _from_server(
                 if isinstance(source, Refused):
                     raise source
                 outcome.sessions.append(told(await write(target, source, added, SystemClock())))
-            except Refused as refused:
+            except (Refused, SessionManagerError) as refused:
                 outcome.refused.append(Refusal(url, str(refused)))
     finally:
         await server.close()
