@@ -107,7 +107,7 @@ def test_the_same_id_replaces_and_removal_leaves_nothing_behind() -> None:
     assert ids(made, added(metadata={"owner": "ann"})) == ["b0"]
     made.remove("b0")
     made.remove("b0")
-    assert (len(made), made._filed) == (0, {})
+    assert (len(made), made._filed, made._asked) == (0, {}, {MessageAdded.trigger_type: {}})
 
 
 def test_bindings_for_other_sessions_and_labels_are_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +126,26 @@ def test_bindings_for_other_sessions_and_labels_are_not_even_looked_at(monkeypat
     assert looked_at == []
     assert ids(made, added("other7", {"owner": "o7"})) == ["b5007", "b7"]
     assert looked_at == ["b7", "b5007"]
+
+
+def test_labels_that_nobody_asks_for_cost_an_event_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[Any] = []
+    canonical = bindings.canonical
+
+    def noted(value: Any) -> bytes:
+        encoded.append(value)
+        return canonical(value)
+
+    monkeypatch.setattr(bindings, "canonical", noted)
+    made = table({}, {"session_id": "s"}, {"metadata": {"owner": "ann"}}, {"metadata": {"owner": "bob"}})
+    made.remove("b3")
+    encoded.clear()
+    assert ids(made, added(metadata={"owner": "ann", "notes": ["long"] * 1000})) == ["b0", "b1", "b2"]
+    assert encoded == ["ann"]
+    made.remove("b2")
+    encoded.clear()
+    assert ids(made, added(metadata={"owner": "ann"})) == ["b0", "b1"]
+    assert encoded == []
 
 
 def test_a_type_hears_only_its_own_events() -> None:

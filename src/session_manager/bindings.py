@@ -136,7 +136,10 @@ class BindingTable:
 
     def __init__(self) -> None:
         self._bindings: dict[str, Binding] = {}
-        self._filed: dict[tuple[str, ...] | tuple[str, str, bytes], dict[str, Binding]] = {}
+        self._filed: dict[tuple[Any, ...], dict[str, Binding]] = {}
+        self._asked: dict[str, dict[str, int]] = {}
+        """The labels that bindings are filed under, by trigger type, with the number of their files: an event has none
+        but these of its session's labels encoded, which may be many and big."""
 
     def __len__(self) -> int:
         return len(self._bindings)
@@ -146,7 +149,11 @@ class BindingTable:
         if self.remove(binding.id) is None and len(self._bindings) >= MAX_BINDINGS:
             raise InvalidRequest(f"there are {MAX_BINDINGS} bindings, and there may be no more")
         self._bindings[binding.id] = binding
-        self._filed.setdefault(_file(binding), {})[binding.id] = binding
+        file = _file(binding)
+        if file not in self._filed and len(file) == LABELLED:
+            asked = self._asked.setdefault(binding.trigger_type, {})
+            asked[file[1]] = asked.get(file[1], 0) + 1
+        self._filed.setdefault(file, {})[binding.id] = binding
 
     def remove(self, id_: str) -> Binding | None:
         binding = self._bindings.pop(id_, None)
@@ -155,17 +162,30 @@ class BindingTable:
             del self._filed[file][id_]
             if not self._filed[file]:
                 del self._filed[file]
+                if len(file) == LABELLED:
+                    self._no_longer_asked(binding.trigger_type, file[1])
         return binding
+
+    def _no_longer_asked(self, trigger_type: str, key: str) -> None:
+        asked = self._asked[trigger_type]
+        asked[key] -= 1
+        if not asked[key]:
+            del asked[key]
 
     def ids(self) -> set[str]:
         return set(self._bindings)
 
     def matching(self, emission: Emission) -> Iterator[Binding]:
         """The subscribers of one event, in no particular order."""
+        if not self._filed:
+            return
         kind = emission.event.trigger_type
         files: list[Any] = [(kind,), (kind, emission.event.session_id)]
-        files += [(kind, key, canonical(value)) for key, value in (emission.metadata or {}).items()]
-        for file in files if self._filed else ():
+        asked, metadata = self._asked.get(kind), emission.metadata
+        if asked and metadata:
+            few, many = (asked, metadata) if len(asked) < len(metadata) else (metadata, asked)
+            files += [(kind, key, canonical(metadata[key])) for key in few if key in many]
+        for file in files:
             for binding in self._filed.get(file, {}).values():
                 if binding.wants(emission):
                     yield binding
@@ -175,7 +195,11 @@ class BindingTable:
         return list(self._filed.get((STORE_EVENTS,), {}).values())
 
 
-def _file(binding: Binding) -> tuple[str, ...] | tuple[str, str, bytes]:
+LABELLED = 3
+"""Parts of the name of a file for a label."""
+
+
+def _file(binding: Binding) -> tuple[Any, ...]:
     """Where a binding is filed: under its session, else under the first label it asks for, else under its type."""
     if binding.session_id is not None:
         return (binding.trigger_type, binding.session_id)
