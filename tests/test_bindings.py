@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from session_manager import bindings
+from session_manager import bindings, filters
 from session_manager.bindings import Binding, BindingTable, binding
 from session_manager.errors import MalformedRequest
 from session_manager.events import STORE_EVENTS, Created, Emission, MessageAdded, StatusChanged
@@ -130,7 +130,7 @@ def test_bindings_for_other_sessions_and_labels_are_not_even_looked_at(monkeypat
 
 def test_labels_that_nobody_asks_for_cost_an_event_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[Any] = []
-    canonical = bindings.canonical
+    canonical = filters.canonical
 
     def noted(value: Any) -> bytes:
         encoded.append(value)
