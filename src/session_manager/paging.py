@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import sys
 from typing import TypeVar
 
 import msgspec
@@ -11,10 +12,22 @@ from msgspec import Struct
 
 from session_manager.errors import InvalidCursor
 from session_manager.model import SessionMeta
-from session_manager.store import Order
+from session_manager.store import Order, PathPage
 
 MAX_PAGE_BYTES = 4 << 20
 """A page stops early at so many bytes of content: the SDKs decode on their event loop, and frames are bounded."""
+
+
+def bounded(page: PathPage, most: int | None) -> PathPage:
+    """The page, ended before content and origins come to more than `most` bytes, but not before its first entry. A
+    store stops behind the entry with which the content alone does: then origins, or a very big last entry, may be more
+    than the engine carries."""
+    room = sys.maxsize if most is None else most
+    for count, entry in enumerate(page.entries):
+        room -= len(entry.body) + (0 if entry.origin is None else len(entry.origin))
+        if room < 0 and count:
+            return msgspec.structs.replace(page, entries=page.entries[:count], more=True)
+    return page
 
 
 MOST = 1 << 32

@@ -42,7 +42,7 @@ from session_manager.model import (
     stored,
 )
 from session_manager.outcome import Outcome, Tools, told
-from session_manager.paging import MAX_PAGE_BYTES, path_cursor, path_position
+from session_manager.paging import MAX_PAGE_BYTES, bounded, path_cursor, path_position
 from session_manager.store import Change, Found, PathQuery, Session, View
 
 Origin = Annotated[
@@ -286,7 +286,7 @@ async def messages(tools: Tools, request: MessagesRequest) -> Outcome:
         limit=tools.limits.of(request.limit),
         max_bytes=MAX_PAGE_BYTES,
     )
-    page = await tools.store.path(query)
+    page = bounded(await tools.store.path(query), MAX_PAGE_BYTES)
     if page.found is Found.NO_SESSION:
         raise SessionNotFound(request.session_id)
     if page.found is Found.NO_ENTRY:

@@ -14,6 +14,7 @@ from session_manager.errors import BrokenPath
 from session_manager.events import Envelope, open_envelope
 from session_manager.model import Json, JsonObject, SessionMeta, Uint, WireEntry, entry_from_wire
 from session_manager.outcome import Outcome, Tools
+from session_manager.paging import bounded
 from session_manager.store import Change, Drop, Found
 
 
@@ -87,6 +88,10 @@ class PublishEventsResponse(Struct):
 
 OK = OkResponse(ok=True)
 
+HINTED_BYTES = 32 << 20
+"""A page for a bridge ends before so many bytes, origins included, wherever it is asked to end: the engine carries
+messages of 64 MiB, and a text that holds JSON is longer than that."""
+
 
 async def get_meta(tools: Tools, request: SessionIdRequest) -> Outcome:
     return Outcome((await tools.view.session(request.session_id)).meta)
@@ -133,6 +138,8 @@ async def list_entries(tools: Tools, request: SessionIdHinted) -> Outcome:
         return Outcome({"entries": [entry.wire() for entry in await tools.store.entries(request.session_id)]})
     try:
         page = await tools.store.path(hint.query(request.session_id))
+        if hint.max_bytes is not None:
+            page = bounded(page, max(hint.max_bytes, HINTED_BYTES))
     except BrokenPath as error:
         return Outcome({"entries": [], "hinted": hints.PathShown(Found.PATH, broken=(error.entry_id, error.how))})
     packed = hints.packed_entries(page.entries) if request.packed is True else None
