@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any
 
 from session_manager.errors import MalformedRequest
-from session_manager.model import encode
+from session_manager.model import SessionMeta, encode
 
 MAX_LEVELS = 96
 """Levels of nesting of one opaque value (arguments, details, data, metadata, origin): the value itself is the first."""
@@ -34,6 +34,9 @@ MAX_BATCH = 10_000
 
 MAX_RECORD = 4 << 20
 """Characters of each text of a session record (title, description, draft), and bytes of its metadata as JSON."""
+
+MAX_WHOLE_RECORD = 32 << 20
+"""Bytes of a session record as JSON. It must go into a reply, also behind others on the page of a list."""
 
 OPAQUE = frozenset({"arguments", "details", "data", "metadata", "origin", "session_metadata"})
 """Fields that hold any JSON value; inside them a field of such a name is just data."""
@@ -227,6 +230,15 @@ def check_sizes(payload: Any, *, heavy: bool) -> None:
             metadata = inner.get("metadata")
             if type(metadata) is dict and len(encode(metadata)) > MAX_RECORD:
                 raise MalformedRequest(f"the metadata may have at most {MAX_RECORD} bytes as JSON - at `metadata`")
+
+
+def check_record(meta: SessionMeta) -> None:
+    """Raises MalformedRequest when a record is more than a reply can hold, though each of its parts is not."""
+    texts = (meta.title, meta.description, meta.draft or "", meta.status_reason or "")
+    if sum(map(len, texts)) > MAX_RECORD and (size := len(encode(meta))) > MAX_WHOLE_RECORD:
+        raise MalformedRequest(
+            f"a session record may have at most {MAX_WHOLE_RECORD} bytes as JSON; this one would have {size}"
+        )
 
 
 def _scalar(value: Any) -> str | None:

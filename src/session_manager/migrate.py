@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from msgspec import Struct, field
 
-from session_manager.door import check
+from session_manager.door import check, check_record
 from session_manager.errors import SessionManagerError, StorageError
 from session_manager.filters import canonical
 from session_manager.model import Entry, SessionMeta, decode, decode_message, encode
@@ -248,6 +248,7 @@ def _check(id_: str, side: _Side) -> None:
         check({"session_id": id_})
         if side.meta is not None:
             check({"meta": side.meta.wire()})
+            check_record(side.meta)
         for entry in side.entries.values():
             if entry.role is not None:
                 decode_message(entry.body)

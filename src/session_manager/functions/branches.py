@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from session_manager.door import check_record
 from session_manager.errors import EntryNotFound, SessionNotFound
 from session_manager.events import Created
 from session_manager.functions.lifecycle import record
@@ -65,6 +66,7 @@ async def fork(tools: Tools, request: ForkRequest) -> Outcome:
         created_at=now,
         updated_at=now,
     )
+    check_record(meta)
     change = Change(meta.session_id, meta=meta, leaf=copies[-1].id, entries=tuple(copies), fresh=True)
     return Outcome(ForkResponse(meta.session_id, meta), change, told(Created.of(meta), meta))
 

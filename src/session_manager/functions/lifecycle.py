@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from session_manager.door import check_record
 from session_manager.errors import InvalidRequest, SessionNotFound
 from session_manager.events import Created, Deleted, MetaUpdated, StatusChanged
 from session_manager.model import JsonObject, SessionMeta, Status, Uint, decode, encode
@@ -121,7 +122,7 @@ def new_session(
     tools: Tools, session_id: str, title: str | None, description: str | None, metadata: JsonObject | None
 ) -> SessionMeta:
     now = tools.clock.now()
-    return SessionMeta(
+    meta = SessionMeta(
         session_id=session_id,
         title=title or "",
         description=description or "",
@@ -131,6 +132,8 @@ def new_session(
         message_count=0,
         metadata=own(metadata),
     )
+    check_record(meta)
+    return meta
 
 
 def own(metadata: JsonObject | None) -> JsonObject | None:
@@ -195,6 +198,7 @@ async def set_meta(tools: Tools, request: SetMetaRequest) -> Outcome:
         return Outcome(SetMetaResponse(meta))
     now = tools.clock.now()
     meta = msgspec.structs.replace(meta, updated_at=now, **given)
+    check_record(meta)
     event = MetaUpdated.of(meta)
     return Outcome(SetMetaResponse(meta), Change(meta.session_id, meta=meta), told(event, meta))
 
@@ -202,8 +206,9 @@ async def set_meta(tools: Tools, request: SetMetaRequest) -> Outcome:
 async def set_draft(tools: Tools, request: SetDraftRequest) -> Outcome:
     meta = await record(tools.view, request.session_id)
     draft = request.draft if request.draft and request.draft.strip(WHITE_SPACE) else None
-    change = Change(meta.session_id, meta=msgspec.structs.replace(meta, draft=draft))
-    return Outcome(SetDraftResponse(draft), change)
+    meta = msgspec.structs.replace(meta, draft=draft)
+    check_record(meta)
+    return Outcome(SetDraftResponse(draft), Change(meta.session_id, meta=meta))
 
 
 async def set_status(tools: Tools, request: SetStatusRequest) -> Outcome:
@@ -214,6 +219,7 @@ async def set_status(tools: Tools, request: SetStatusRequest) -> Outcome:
         return Outcome(reply)
     now = tools.clock.now()
     changed = msgspec.structs.replace(meta, status=request.status, status_reason=reason, updated_at=now)
+    check_record(changed)
     event = StatusChanged.of(changed, meta.status)
     return Outcome(reply, Change(meta.session_id, meta=changed), told(event, changed))
 

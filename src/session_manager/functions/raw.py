@@ -98,6 +98,7 @@ async def get_meta(tools: Tools, request: SessionIdRequest) -> Outcome:
 
 
 async def put_meta(tools: Tools, request: PutMetaRequest) -> Outcome:
+    door.check_record(request.meta)
     return Outcome(OK, Change(request.meta.session_id, meta=request.meta))
 
 
@@ -127,6 +128,8 @@ async def put_entry(tools: Tools, request: PutEntryHinted) -> Outcome:
         return Outcome(OK, Change(request.session_id, entries=(entry,)))
     for part in ({"meta": request.hint.get("meta")}, *({"entry": one} for one in request.hint.get("entries", ()))):
         door.check_sizes(part, heavy=True)
+    if hint.meta is not None:
+        door.check_record(hint.meta)
     entries = (entry, *map(entry_from_wire, hint.entries))
     change = Change(request.session_id, meta=hint.meta, leaf=hint.leaf, entries=entries)
     return Outcome({"ok": True, "hinted": hints.ChangeMade()}, change)
