@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -106,6 +107,17 @@ async def test_many_calls_at_once_get_each_its_own_answer(engine: Engine) -> Non
     async with far(engine.url), line_to(engine.url) as line:
         answers = await asyncio.gather(*(ask(line, "far::echo", {"n": number}, 20) for number in range(300)))
         assert answers == [{"n": number} for number in range(300)]
+
+
+async def test_answers_side_by_side_do_not_wait_for_each_others_acknowledgement(engine: Engine) -> None:
+    """The real engine leaves Nagle's algorithm on, the kernel puts an acknowledgement off for up to 40 ms."""
+    async with far(engine.url), line_to(engine.url) as line:
+        times = []
+        for _ in range(60):
+            began = time.monotonic()
+            await asyncio.gather(*(ask(line, "far::echo", {"n": number}) for number in range(3)))
+            times.append(time.monotonic() - began)
+        assert statistics.median(times) < 0.03
 
 
 async def test_what_does_not_fit_into_one_frame_goes_and_comes_in_several(engine: Engine) -> None:

@@ -116,7 +116,7 @@ class Line:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                return await connected(self.url, self._take, max(0.1, deadline - loop.time()))
+                return await connected(self.url, self._take, self._expects, max(0.1, deadline - loop.time()))
             except Exception as error:
                 if loop.time() > deadline:
                     why = getattr(error, "strerror", None) or error
@@ -155,7 +155,7 @@ class Line:
                 pause = min(2 * pause, LONGEST_PAUSE)
                 opened = None
                 try:
-                    opened = await connected(self.url, self._take, LONGEST_PAUSE)
+                    opened = await connected(self.url, self._take, self._expects, LONGEST_PAUSE)
                 except Exception as error:  # whatever it is, the next attempt may do better
                     log.debug("no connection", engine=self.url, name=self.name, error=str(error))
         finally:
@@ -313,6 +313,9 @@ class Line:
                 self._socket.put(frame)
         except (OSError, WebSocketException):
             pass  # the connection is about to be found broken
+
+    def _expects(self) -> bool:
+        return any(not answered.done() for answered in self._unanswered.values())
 
     def _take(self, message: bytes) -> None:
         try:

@@ -26,8 +26,11 @@ PIECE = 1 << 20
 Take = Callable[[bytes], None]
 """Is handed each message. Raises nothing."""
 
+Expects = Callable[[], bool]
+"""Whether more messages should be on their way."""
 
-async def connected(url: str, take: Take, seconds: float) -> Socket:
+
+async def connected(url: str, take: Take, expects: Expects, seconds: float) -> Socket:
     """An open WebSocket to an engine, with the token that the environment has for it. Raises whatever may go wrong."""
     token = os.environ.get("III_TOKEN", "").strip()
     opened = await connect(
@@ -39,7 +42,7 @@ async def connected(url: str, take: Take, seconds: float) -> Socket:
         ping_timeout=PONG,
         close_timeout=CLOSE,
         max_size=MESSAGE_BYTES,
-        create_connection=partial(Socket, take),  # type: ignore[arg-type] # it is called and nothing else
+        create_connection=partial(Socket, take, expects),  # type: ignore[arg-type] # it is called and nothing else
     )
     assert isinstance(opened, Socket)
     return opened
@@ -47,12 +50,13 @@ async def connected(url: str, take: Take, seconds: float) -> Socket:
 
 class Socket(ClientConnection):
     """A WebSocket whose messages are handed over as they arrive, instead of waiting in a queue until a task wakes up;
-    and which acknowledges at once: the engine holds a small frame back while an earlier one is not acknowledged, which
-    the kernel may put off for 40 ms."""
+    and which acknowledges at once what is not all: the engine holds the end of a message, or a small one, back while
+    something before it is not acknowledged, which the kernel may put off for 40 ms."""
 
-    def __init__(self, take: Take, *args: Any, **options: Any) -> None:
+    def __init__(self, take: Take, expects: Expects, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._take = take
+        self._take, self._expects = take, expects
+        self._took = False
         self._parts: list[bytes] = []
         self._kernel: socket.socket | None = None
 
@@ -81,15 +85,17 @@ class Socket(ClientConnection):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._kernel is not None:
-            self._kernel.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # holds for a while only
+        self._took = False
         super().data_received(data)
+        if self._kernel is not None and (self._expects() or not self._took):
+            self._kernel.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # holds for a while only
 
     def process_event(self, event: Event) -> None:
         if isinstance(event, Part) and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
             self._parts.append(bytes(event.data))
             if event.fin:
                 message, self._parts = b"".join(self._parts), []
+                self._took = True
                 self._take(message)
         else:
             super().process_event(event)
