@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from session_manager.errors import Unready
 from session_manager.store import EVERYTHING, Change
 from session_manager.stores.sqlite import SqliteStore, files, records, writing
 from session_manager.stores.sqlite import store as store_module
@@ -81,6 +82,18 @@ async def open_and_close(path: Path, times: int) -> None:
         await store.session("s")
         await store.metas()
         await store.close()
+
+
+async def test_a_store_that_cannot_be_opened_leaves_no_descriptor_and_no_thread(tmp_path: Path) -> None:
+    holder = SqliteStore(tmp_path / "sessions.db")
+    await holder.open()
+    before, threads = descriptors(), threading.active_count()
+    for _ in range(20):
+        with pytest.raises(Unready):
+            await SqliteStore(tmp_path / "sessions.db").open()
+    await until(lambda: threading.active_count() <= threads)
+    assert descriptors() <= before
+    await holder.close()
 
 
 @pytest.mark.parametrize("times", [40, pytest.param(1000, marks=pytest.mark.long)])

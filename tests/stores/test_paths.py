@@ -221,3 +221,19 @@ async def test_pages_are_those_of_the_store(seed: int, disk: Disk, monkeypatch: 
 
 def test_an_unknown_session_has_no_page() -> None:
     assert Paths(lambda query: asyncio.Future()).page(Session(), PathQuery("s")) is None
+
+
+async def test_a_long_run_of_entries_that_are_not_shown_is_not_walked_on_the_event_loop(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "STEPS", 5)
+    hidden = chain("a", *(f"n{number}" for number in range(8)), role=None)[1:]
+    await disk.hold("s", (entry("a"), *hidden, entry("z", "n7")))
+    shown = PathQuery("s", include_custom=False, limit=2)
+    assert await disk.page(shown) is None, "the disk has to tell what is behind them"
+    assert await disk.page(PathQuery("s", include_custom=False, after="a", limit=2)) is None
+    page = await disk.page(PathQuery("s", limit=2))
+    assert page is not None
+    assert [one.id for one in page.entries] == ["a", "n0"]
+    monkeypatch.setattr(paths, "STEPS", 20)
+    assert await disk.page(shown) == await disk.store.path(shown)

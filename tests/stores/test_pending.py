@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from session_manager.store import Change
-from session_manager.stores.pending import GroupCommit
+from session_manager.stores.pending import GroupCommit, _size
 from session_manager.stores.threads import Done
 from tests.contract.scenario import until
-from tests.stores.test_promises import entry
+from tests.stores.test_promises import entry, meta
 
 
 class Held:
@@ -59,3 +60,10 @@ async def test_changes_of_one_turn_go_together_and_later_ones_wait_for_them(writ
     await writers.thread.finish()
     assert writers.thread.batches == [3, 2]
     assert await asyncio.gather(*first, *later) == [1, 2, 3, 4, 5]
+
+
+def test_what_waits_counts_with_its_origins_and_texts() -> None:
+    bare = Change("s", meta("s"), "a", (entry("a"),))
+    origin = replace(bare.entries[0], origin=b"x" * 1000)
+    assert _size(replace(bare, entries=(origin,))) == _size(bare) + 1000
+    assert _size(replace(bare, meta=meta("s", draft="x" * 1000))) == _size(bare) + 1000

@@ -466,3 +466,10 @@ async def test_a_closed_store_refuses_and_does_not_hang(stage: InProcess) -> Non
     with pytest.raises(StorageError):
         await asyncio.wait_for(asyncio.ensure_future(store.commit(store.ahead(), Change("s", meta("s")))), 5)
     await stage.start()
+
+
+async def test_a_limit_that_no_number_of_entries_reaches_is_none(store: Store) -> None:
+    await put(store, Change("s", meta("s"), "b", chain("a", "b")))
+    assert await path(store, limit=2**64 - 1) == ["a", "b"]
+    page = await store.sessions(ListQuery(limit=2**64 - 1))
+    assert [one.session_id for one in page.metas] == ["s"]

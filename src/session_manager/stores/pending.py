@@ -80,7 +80,7 @@ class GroupCommit:
 
     def add(self, epoch: int, change: Change) -> asyncio.Future[int]:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        size = sum([len(entry.body) for entry in change.entries])
+        size = _size(change)
         if self._is_lost(epoch, change.session_id):
             done.set_exception(lost())
             return done
@@ -182,6 +182,13 @@ class GroupCommit:
         self._by_session.clear()
         for queued in failed:
             _refuse(queued, error)
+
+
+def _size(change: Change) -> int:
+    """Of content. What a record holds beside its texts it shares with the record before it."""
+    meta = change.meta
+    texts = 0 if meta is None else len(meta.title) + len(meta.description) + len(meta.draft or "")
+    return texts + sum([len(entry.body) + len(entry.origin or b"") for entry in change.entries])
 
 
 def _refuse(queued: _Queued, error: StorageError) -> None:

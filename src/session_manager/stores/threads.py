@@ -1,6 +1,6 @@
 """A thread that runs functions one after another, for work that may block.
 
-A hop through this queue costs about a third of one through an executor, and a durable append makes one.
+A hop through this queue costs a third to a half of one through an executor, and a durable append makes one.
 """
 
 from __future__ import annotations

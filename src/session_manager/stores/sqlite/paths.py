@@ -115,11 +115,11 @@ class Paths:
             if after is None or after > end or not query.shows(path.entries[after].role):
                 return PathPage(Found.NOT_SHOWN, session.meta)
             start = after + 1
-        if end - start > STEPS and (query.roles is not None or query.limit is None or query.limit > STEPS):
-            return None
-        shown = (entry for place in range(start, end + 1) if query.shows((entry := path.entries[place]).role))
+        last = min(end, start + STEPS)
+        shown = (entry for place in range(start, last + 1) if query.shows((entry := path.entries[place]).role))
         page = take(((entry, len(entry.body)) for entry in shown), query.limit, query.max_bytes)
-        return PathPage(Found.PATH, session.meta, tuple(page), next(shown, None) is not None)
+        more = next(shown, None) is not None
+        return PathPage(Found.PATH, session.meta, tuple(page), more) if more or last == end else None
 
     # --- what is held ---
 

@@ -284,7 +284,7 @@ def _taken(found: Iterator[Entry], limit: int | None, max_bytes: int | None) -> 
     """`take` for entries, without a step more than it needs for each."""
     page: list[Entry] = []
     room = sys.maxsize if max_bytes is None else max_bytes
-    for entry in islice(found, limit):
+    for entry in islice(found, None if limit is None else min(limit, sys.maxsize)):
         page.append(entry)
         room -= len(entry.body)
         if room <= 0:

@@ -47,7 +47,11 @@ class SqliteStore(Pipelined):
     # --- opening and closing ---
 
     async def open(self) -> None:
-        await self._writes.run(self._writing.open)
+        try:
+            await self._writes.run(self._writing.open)
+        except BaseException:
+            await self._stop()
+            raise
         # The first change waits for it, and no read does.
         self._writes.do(self._writing.lengthen_log, lambda _, error: None)
         self._open = True
@@ -63,6 +67,9 @@ class SqliteStore(Pipelined):
         await self._commits.drained()
         if self._idle_check is not None:
             self._idle_check.cancel()
+        await self._stop()
+
+    async def _stop(self) -> None:
         await self._short_reads.close()
         await self._long_reads.close()
         await self._writes.run(self._writing.close)
