@@ -17,6 +17,7 @@ from session_manager.catchup import Told
 from session_manager.config import BridgeConfig
 from session_manager.edge.account import Account
 from session_manager.edge.bridge import Bridge
+from session_manager.errors import StorageError
 from session_manager.events import EVENTS, Created, Deleted, Emission, Envelope, entry_event, open_envelope
 from session_manager.intents import Intents
 from session_manager.ledger import Ledger
@@ -402,3 +403,35 @@ async def test_the_file_of_intents_stays_small(tmp_path: Path) -> None:
     await intents.close()
     assert (tmp_path / "intents").stat().st_size < 2 << 20
     assert Intents(tmp_path / "intents").open() == {"kept"}
+
+
+class Damaged(MemoryStore):
+    """A main instance that is there and cannot read one of its sessions."""
+
+    async def entries(self, session_id: str) -> list[Entry]:
+        if session_id == "damaged":
+            raise StorageError("an entry is damaged")
+        return await super().entries(session_id)
+
+
+async def test_a_session_that_cannot_be_read_keeps_no_other_from_being_told(account: Account, tmp_path: Path) -> None:
+    hub = account._hub
+    assert isinstance(hub, Hub)
+    bridge = Bridge(BridgeConfig(url="ws://main.invalid"), "test", account, tmp_path / "intents")
+    bridge._loop = asyncio.get_running_loop()
+    store = bridge.store = Damaged()  # type: ignore[assignment] # only read from
+    account.told.learn([])
+    for session_id in ("damaged", "whole"):
+        meta = SessionMeta(session_id, "t", "", "idle", 2**50, 2**50, 0)
+        await store.commit(store, Change(session_id, meta))
+        bridge.doubt(session_id, frozenset())
+        bridge._doubts[session_id] = (0.0, None)
+    published: list[str] = []
+    bridge.announcer.publish = lambda emissions: published.append(emissions[0].event.session_id)  # type: ignore[method-assign]
+    await bridge._settle_doubts(bridge._loop.time())
+    await bridge._catch_up()
+    assert published == ["whole"]
+    assert list(bridge._doubts) == ["damaged"], "which is looked at again"
+    await account.told_all()
+    assert hub.told == ["whole"]
+    assert bridge._suspects == {"damaged"}

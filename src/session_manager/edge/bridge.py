@@ -321,7 +321,9 @@ class Bridge:
             changed = self._told.changed(await self.store.metas())
             for session_id in dict.fromkeys([*changed, *sorted(suspects)]):
                 await self._account.room()
-                emissions = await self._told.difference(self.store, session_id)
+                emissions = await self._difference(session_id)
+                if emissions is None:
+                    self._suspects.add(session_id)  # for the next time
                 suspects.discard(session_id)
                 if emissions:
                     self._account.publish_locally(emissions)
@@ -335,12 +337,24 @@ class Bridge:
         due = [session_id for session_id, (since, _) in self._doubts.items() if since <= until]
         for session_id in due:
             entry_ids = self._doubts[session_id][1]
-            emissions = await self._told.difference(self.store, session_id, entry_ids)
+            emissions = await self._difference(session_id, entry_ids)
             self._doubts.pop(session_id, None)
-            if emissions:
+            if emissions is None:
+                self._doubts[session_id] = (self._loop.time(), entry_ids)  # later, and behind the others
+            elif emissions:
                 self.announcer.publish(emissions)
             else:
                 self._intents.done(session_id)
+
+    async def _difference(self, session_id: str, entry_ids: frozenset[str] | None = None) -> Sequence[Emission] | None:
+        """What nobody was told of a session; None where that one cannot be read, which must not keep others waiting.
+        Raises StorageError when the main instance does not answer at all."""
+        try:
+            return await self._told.difference(self.store, session_id, entry_ids)
+        except (SessionManagerError, msgspec.MsgspecError) as error:
+            await self.store.session("")
+            log.warning("what happened to a session cannot be told", session_id=session_id, error=str(error))
+            return None
 
 
 _read_envelope = msgspec.json.Decoder(Envelope).decode
