@@ -118,9 +118,10 @@ def test_a_defect_is_told_without_its_details(pair: Counting, caplog: pytest.Log
     assert pair.caller.call_blocking("test::echo", 1) == 1, "and the worker goes on"
 
 
+@pytest.mark.parametrize("asked", [7, "x" * (quick.SMALL + 1)], ids=["short", "long"])
 @pytest.mark.parametrize(("load", "took"), [(0.0, 0.0), (100.0, 0.01)], ids=["at once", "in a crowd"])
 def test_an_answer_that_the_engine_loses_because_it_came_too_soon_is_sent_again(
-    pair: Counting, monkeypatch: pytest.MonkeyPatch, load: float, took: float
+    pair: Counting, monkeypatch: pytest.MonkeyPatch, load: float, took: float, asked: int | str
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
@@ -142,7 +143,7 @@ def test_an_answer_that_the_engine_loses_because_it_came_too_soon_is_sent_again(
         return await send(frame)
 
     monkeypatch.setattr(pair.server._iii, "_send_frame", lossy)
-    assert pair.caller.call_blocking("test::echo", 7) == 7
+    assert pair.caller.call_blocking("test::echo", asked) == asked
     assert lost
 
 

@@ -52,10 +52,11 @@ caller runs into its time-out. One immediate answer in 12,000 was lost so, and o
 in 9,000. An answer that took less than `SOON` seconds, or `SOON_ALONE` where no other call was in hand lately, is
 therefore sent once more, `AGAIN` seconds later; of two answers the first counts."""
 
-SMALL, AMONG = 16 << 10, 0.05
-"""An answer of more bytes is not sent twice, for reading it costs too much. Where several calls were in hand at a time
-during the last `AMONG` seconds it is held back until `SOON` instead. Of those that were alone none was lost (of
-14,000): reading so much takes the engine longer than filing the call."""
+SMALL, LARGE, AMONG = 16 << 10, 256 << 10, 0.05
+"""Reading an answer twice costs the engine, so one of more than `SMALL` bytes is held back until `SOON` instead where
+several calls were in hand at a time during the last `AMONG` seconds. Alone it is sent again up to `LARGE`: on a quiet
+machine none of 14,000 pages was lost, with other programs about one in a thousand. Reading more than that takes the
+engine longer than filing the call."""
 
 CROWDED, SOON_IN_A_CROWD, GLANCE = 1.5, 0.05, 1.0
 """Where so many times more wants to run than there are processors, the engine is stopped between the two for longer
@@ -229,10 +230,11 @@ class QuickClient(III):
         now = time.monotonic()
         among = now < self._among
         early = self._crowd.soon(now, among) - (now - began)
-        if len(reply) > SMALL and early > 0 and among:
+        twice = len(reply) <= (SMALL if among else LARGE)
+        if early > 0 and among and not twice:
             await asyncio.sleep(early)
         await self._send_frame(reply)
-        if len(reply) <= SMALL and early > 0:
+        if early > 0 and twice:
             asyncio.get_running_loop().call_later(AGAIN, self._say_again, reply)
 
     def _say_again(self, reply: bytes) -> None:
