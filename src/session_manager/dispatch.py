@@ -30,6 +30,8 @@ class Runtime(Struct, frozen=True):
     store: Store
     publish: Publish
     limits: Limits
+    expect: Publish | None = None
+    """Is told the same events earlier: when their change is handed to the store, which may fail yet."""
     owns_store: bool = True
     """Whether the store is this instance's own, so that it serves the store protocol to others."""
     announced: Callable[[str], Awaitable[None]] | None = None
@@ -129,6 +131,8 @@ class Service:
         assert outcome.change is not None
         _check_sizes(outcome.change)
         ticket = asyncio.ensure_future(runtime.store.commit(view, outcome.change))
+        if outcome.emissions and runtime.expect is not None:
+            runtime.expect(outcome.emissions)
         if outcome.emissions:
 
             def tell(done: asyncio.Future[int]) -> None:

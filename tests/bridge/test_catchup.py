@@ -435,3 +435,28 @@ async def test_a_session_that_cannot_be_read_keeps_no_other_from_being_told(acco
     await account.told_all()
     assert hub.told == ["whole"]
     assert bridge._suspects == {"damaged"}
+
+
+async def test_the_file_is_written_while_a_change_becomes_durable(account: Account) -> None:
+    hub, go, written = account._hub, threading.Event(), list[bytes]()
+    assert isinstance(hub, Hub)
+
+    def write(lines: bytes) -> None:
+        go.wait(5)
+        written.append(lines)
+
+    account._ledger.write = write  # type: ignore[method-assign]
+    account.expect(deleted("a"))
+    account.publish(deleted("a"))
+    await asyncio.sleep(0.02)
+    assert hub.told == [], "not before it is in the file"
+    go.set()
+    await account.told_all()
+    assert hub.told == ["a"]
+    account.expect(deleted("b"))
+    async with asyncio.timeout(5):
+        while account._is_listing():
+            await asyncio.sleep(0.001)
+    account.publish(deleted("b"))
+    assert hub.told == ["a", "b"], "at once"
+    assert len(written) == 2

@@ -51,7 +51,23 @@ class Account:
         self._held: deque[tuple[Callable[[Sequence[Emission]], None], Sequence[Emission]]] = deque()
         """What waits to go out: for the bindings of subscribers at first, for the file later."""
         self._letting_out: asyncio.Task[None] | None = None
+        self._listing: asyncio.Future[None] | None = None
+        """The last write to the file."""
         self._ready = asyncio.Event()
+
+    def expect(self, emissions: Sequence[Emission]) -> None:
+        """To be told of events that are to go out once their change is durable: what the file needs is written
+        meanwhile."""
+        if self._ready.is_set() and self._ledger.lacks(emissions):
+            self._list(emissions)
+
+    def _list(self, emissions: Sequence[Emission]) -> None:
+        lines = self._ledger.lines(emissions)
+        if lines:
+            self._listing = self._files.run(self._ledger.write, lines)
+
+    def _is_listing(self) -> bool:
+        return self._listing is not None and not self._listing.done()
 
     def publish(self, emissions: Sequence[Emission]) -> None:
         """Tells local subscribers and all bridges."""
@@ -62,7 +78,7 @@ class Account:
         self._out(self._hub.publish_locally, emissions)
 
     def _out(self, tell: Callable[[Sequence[Emission]], None], emissions: Sequence[Emission]) -> None:
-        if not self._ready.is_set() or self._held or self._ledger.lacks(emissions):
+        if not self._ready.is_set() or self._held or self._ledger.lacks(emissions) or self._is_listing():
             self._held.append((tell, emissions))
             self._let_out()
         else:
@@ -77,9 +93,9 @@ class Account:
         try:
             while self._held:
                 count = len(self._held)
-                lines = self._ledger.lines([emission for _, emissions in self._held for emission in emissions])
-                if lines:
-                    await asyncio.wait({self._files.run(self._ledger.write, lines)}, timeout=PATIENCE)
+                self._list([emission for _, emissions in self._held for emission in emissions])
+                if self._listing is not None and not self._listing.done():
+                    await asyncio.wait({self._listing}, timeout=PATIENCE)
                 for _ in range(count):
                     tell, emissions = self._held[0]
                     self.told.note(emissions)

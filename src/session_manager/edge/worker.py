@@ -158,7 +158,9 @@ class Worker:
         store = LOCAL[adapter.name](adapter.config, base_directory())
         await store.open()
         self._bridge = None
-        return Runtime(store, self._account.publish, configuration.limits, announced=self._account.told_all)
+        return Runtime(
+            store, self._account.publish, configuration.limits, self._account.expect, announced=self._account.told_all
+        )
 
     def _own_store(self) -> Store | None:
         return self._service.runtime.store if self._bridge is None else None
@@ -178,7 +180,9 @@ class Worker:
         except StorageError as error:
             raise Unready(error.why) from error
         self._bridge = bridge
-        return Runtime(bridge.store, bridge.publish, limits, owns_store=False, announced=bridge.announced)
+        return Runtime(
+            bridge.store, bridge.publish, limits, self._account.expect, owns_store=False, announced=bridge.announced
+        )
 
     def _register_functions(self, calls: Client) -> None:
         """Before the connection opens, so that whoever waits for the worker's name finds its functions; calls that
