@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,8 @@ from session_manager.events import Created, Emission
 from session_manager.model import Entry, SessionMeta
 from session_manager.store import Change
 from session_manager.stores.memory import MemoryStore
+from tests.bridge.test_catchup import Hub
 from tests.contract.scenario import until
-
-
-class Hub:
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def publish(self, emissions: Sequence[Emission]) -> None:
-        self.told += [emission.event.session_id for emission in emissions]
-
-    publish_locally = publish
 
 
 async def backlog() -> int:

@@ -131,9 +131,9 @@ class Service:
         assert outcome.change is not None
         _check_sizes(outcome.change)
         ticket = asyncio.ensure_future(runtime.store.commit(view, outcome.change))
-        if outcome.emissions and runtime.expect is not None:
-            runtime.expect(outcome.emissions)
         if outcome.emissions:
+            if runtime.expect is not None:
+                runtime.expect(outcome.emissions)
 
             def tell(done: asyncio.Future[int]) -> None:
                 if not done.cancelled() and done.exception() is None:

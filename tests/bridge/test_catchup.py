@@ -460,3 +460,18 @@ async def test_the_file_is_written_while_a_change_becomes_durable(account: Accou
     account.publish(deleted("b"))
     assert hub.told == ["a", "b"], "at once"
     assert len(written) == 2
+
+
+async def test_a_file_that_does_not_answer_is_waited_for_once(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("session_manager.edge.account.PATIENCE", 0.02)
+    hub, go = account._hub, threading.Event()
+    assert isinstance(hub, Hub)
+    account._ledger.write = lambda lines: (go.wait(5), None)[1]  # type: ignore[method-assign]
+    account.expect(deleted("a"))
+    account.publish(deleted("a"))
+    await account.told_all()
+    account.publish(deleted("a"))
+    assert hub.told == ["a", "a"], "the second one at once"
+    go.set()

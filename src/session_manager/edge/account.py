@@ -52,7 +52,7 @@ class Account:
         """What waits to go out: for the bindings of subscribers at first, for the file later."""
         self._letting_out: asyncio.Task[None] | None = None
         self._listing: asyncio.Future[None] | None = None
-        """The last write to the file."""
+        """The last write to the file, until somebody has waited for it."""
         self._ready = asyncio.Event()
 
     def expect(self, emissions: Sequence[Emission]) -> None:
@@ -94,8 +94,11 @@ class Account:
             while self._held:
                 count = len(self._held)
                 self._list([emission for _, emissions in self._held for emission in emissions])
-                if self._listing is not None and not self._listing.done():
-                    await asyncio.wait({self._listing}, timeout=PATIENCE)
+                listing = self._listing
+                if listing is not None:
+                    await asyncio.wait({listing}, timeout=PATIENCE)
+                    if self._listing is listing:
+                        self._listing = None  # written, or not waited for a second time
                 for _ in range(count):
                     tell, emissions = self._held[0]
                     self.told.note(emissions)
