@@ -209,6 +209,11 @@ class Entry(Struct, frozen=True, gc=False):
     revision: int = 0
     origin: bytes | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes of the content, its origin included."""
+        return len(self.body) + (0 if self.origin is None else len(self.origin))
+
     def message(self) -> Message:
         return decode_message(self.body)
 

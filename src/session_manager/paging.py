@@ -24,7 +24,7 @@ def bounded(page: PathPage, most: int | None) -> PathPage:
     than the engine carries."""
     room = sys.maxsize if most is None else most
     for count, entry in enumerate(page.entries):
-        room -= len(entry.body) + (0 if entry.origin is None else len(entry.origin))
+        room -= entry.size
         if room < 0 and count:
             return msgspec.structs.replace(page, entries=page.entries[:count], more=True)
     return page

@@ -53,16 +53,12 @@ class _Path(Struct):
             if entry.parent_id == self.entries[-1].id:
                 self.places[entry.id] = len(self.entries)
                 self.entries.append(entry)
-                self.size += _size(entry)
+                self.size += entry.size + BESIDE
             return True
         before = self.entries[place]
         self.entries[place] = entry
-        self.size += _size(entry) - _size(before)
+        self.size += entry.size - before.size
         return before.parent_id == entry.parent_id
-
-
-def _size(entry: Entry) -> int:
-    return len(entry.body) + BESIDE + (0 if entry.origin is None else len(entry.origin))
 
 
 class Paths:
@@ -149,7 +145,7 @@ class Paths:
 
     def _hold(self, session_id: str, entries: Sequence[Entry]) -> None:
         places = {entry.id: place for place, entry in enumerate(entries)}
-        path = self._held[session_id] = _Path(list(entries), places, sum(map(_size, entries)))
+        path = self._held[session_id] = _Path(list(entries), places, sum(entry.size + BESIDE for entry in entries))
         self._size += path.size
 
     def apply(self, changes: Sequence[Change]) -> None:
