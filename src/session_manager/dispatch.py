@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -130,20 +131,11 @@ class Service:
         """Hands the change over; its events leave once it is durable, whether or not anybody still waits for it."""
         assert outcome.change is not None
         _check_sizes(outcome.change)
-        ticket = asyncio.ensure_future(runtime.store.commit(view, outcome.change))
-        if outcome.emissions:
-            if runtime.expect is not None:
-                runtime.expect(outcome.emissions)
-
-            def tell(done: asyncio.Future[int]) -> None:
-                if not done.cancelled() and done.exception() is None:
-                    runtime.publish(outcome.emissions)
-
-            if ticket.done():
-                tell(ticket)  # now, for a reply must not overtake its events
-            else:
-                ticket.add_done_callback(tell)
-        return asyncio.shield(ticket)
+        if not outcome.emissions:
+            return runtime.store.commit(view, outcome.change)
+        if runtime.expect is not None:
+            runtime.expect(outcome.emissions)
+        return runtime.store.commit(view, outcome.change, partial(runtime.publish, outcome.emissions))
 
     def _tools(self, runtime: Runtime, view: Any) -> Tools:
         return Tools(view, runtime.store, self._clock, self._ids, runtime.limits, self._reloader)

@@ -14,7 +14,7 @@ they are, so a store that cannot vouch for bytes that it read raises instead.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Protocol
 
@@ -175,12 +175,13 @@ class Store(View, Protocol):
         """A view of what is durable and of every change committed so far but not yet durable. A decision taken on it
         is handed to `commit` together with it."""
 
-    def commit(self, view: View, change: Change) -> Awaitable[int]:
+    def commit(self, view: View, change: Change, durable: Callable[[], None] | None = None) -> Awaitable[int]:
         """Takes the change over. The awaitable gives the number of the commit (growing, never reused) once the
         change is durable, or raises StorageError when nothing of it was kept. Changes become durable in the order in
         which they were handed over; when one fails, so do all of its session that were decided after it and were not
         yet durable, those decided on a view older than the failure included, and all others that wait may fail with
-        it. Cancelling who waits does not cancel the change."""
+        it. `durable` is called as soon as the change is durable, in the order of the commits and before anybody who
+        waits learns of it; it returns at once and never raises. Cancelling who waits does not cancel the change."""
 
     def settled(self, view: View, session_id: str) -> Awaitable[None]:
         """Waits until what `view` showed of the session is durable, so that an answer based on it may leave. Raises

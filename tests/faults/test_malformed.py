@@ -34,9 +34,9 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def commit(self, view: Any, change: Any) -> Any:
+    def commit(self, view: Any, change: Any, durable: Any = None) -> Any:
         self.commits += 1
-        return self._store.commit(view, change)
+        return self._store.commit(view, change, durable)
 
 
 async def fill(to: Any) -> None:

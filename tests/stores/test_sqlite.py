@@ -162,7 +162,7 @@ async def test_what_one_change_does_to_a_batch_does_not_concern_other_sessions(s
         done = asyncio.get_running_loop().create_future()
         from session_manager.stores.pending import _Queued
 
-        item = _Queued(change, done, 0)
+        item = _Queued(change, 0, None, [done])
         queued._queue.append(item)
         queued._by_session.setdefault(change.session_id, []).append(item)
         commits.append(done)
@@ -259,7 +259,7 @@ async def test_the_database_knows_the_number_of_its_last_commit_whatever_that_di
             "leaf": Change("s", leaf="e0"),
             "delete": Change(chance.choice(["s", "t0", "t1"]), drops=EVERYTHING),
         }
-        several = [changes[chance.choice(list(changes))] for _ in range(chance.choice([1, 1, 3]))]
+        several = [changes[kind] for kind in chance.sample(list(changes), chance.choice([1, 1, 3]))]
         last = (await asyncio.gather(*[put(store, change) for change in several]))[-1][0]
         inspection = Inspection(path)
         assert (inspection.last, inspection.lost_commits()) == (last, 0), several
@@ -308,7 +308,7 @@ async def test_too_much_that_waits_is_refused_and_not_piled_up(
     commits = [asyncio.ensure_future(store.commit(store.ahead(), Change(f"s{n}", meta(f"s{n}")))) for n in range(40)]
     results = await asyncio.gather(*commits, return_exceptions=True)
     refused = [result for result in results if isinstance(result, StorageError)]
-    assert len(refused) == 30
+    assert len(refused) == 29  # the first one is at work already
     assert all("try again" in str(error) for error in refused)
-    assert len(await store.metas()) == 10
+    assert len(await store.metas()) == 11
     await put(store, Change("s", meta("s")))

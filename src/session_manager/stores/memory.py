@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from msgspec import Struct
@@ -182,9 +182,11 @@ class MemoryStore:
             del self._kept[change.session_id]
             self._lines.pop(change.session_id, None)
 
-    def commit(self, view: View, change: Change) -> Awaitable[int]:
+    def commit(self, view: View, change: Change, durable: Callable[[], None] | None = None) -> Awaitable[int]:
         self.apply(change)
         self._commits += 1
+        if durable is not None:
+            durable()
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         done.set_result(self._commits)
         return done

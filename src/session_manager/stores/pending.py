@@ -43,8 +43,10 @@ class Partly(Exception):
 
 class _Queued(Struct, eq=False):
     change: Change
-    done: asyncio.Future[int]
     size: int
+    durable: Callable[[], None] | None
+    waiters: list[asyncio.Future[int]]
+    """Who handed the change over comes first."""
 
 
 class GroupCommit:
@@ -61,14 +63,18 @@ class GroupCommit:
         write: Write,
         applied: Callable[[Sequence[Change]], None],
         failed: Callable[[], None] = lambda: None,
+        rest: Callable[[], None] | None = None,
     ) -> None:
         """`applied` is told, on the event loop, what has become durable before anybody else is; `failed`, that a batch
-        or a part of it has not."""
+        or a part of it has not. `rest` runs on the thread once the outcome of a batch is on its way to the loop."""
         self._thread, self._write, self._applied, self._failed_batch = thread, write, applied, failed
+        self._rest = rest
         self._queue: list[_Queued] = []
         self._bytes = 0
         self._by_session: dict[str, list[_Queued]] = {}
         self._busy = False
+        self._crowded = False
+        """Whether more changes came before the last ones that found nobody at work were through."""
         self._idle = asyncio.Event()
         self._idle.set()
         self.epoch = 0
@@ -78,7 +84,7 @@ class GroupCommit:
         self._failed: dict[str, int] = {}
         """The epoch of the last failure that concerned one session."""
 
-    def add(self, epoch: int, change: Change) -> asyncio.Future[int]:
+    def add(self, epoch: int, change: Change, durable: Callable[[], None] | None = None) -> asyncio.Future[int]:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         size = _size(change)
         if self._is_lost(epoch, change.session_id):
@@ -87,14 +93,20 @@ class GroupCommit:
         if len(self._queue) >= WAITING or (self._queue and self._bytes + size > WAITING_BYTES):
             done.set_exception(StorageError("too many changes wait for the disk; try again"))
             return done
-        queued = _Queued(change, done, size)
+        queued = _Queued(change, size, durable, [done])
         self._queue.append(queued)
         self._bytes += size
         self._by_session.setdefault(change.session_id, []).append(queued)
-        if not self._busy:
+        if self._busy:
+            self._crowded = True
+        else:
             self._busy = True
             self._idle.clear()
-            asyncio.get_running_loop().call_soon(self._start)  # whoever else has a change in this turn comes along
+            if self._crowded:
+                asyncio.get_running_loop().call_soon(self._start)  # whoever else has a change in this turn comes along
+            else:
+                self._start()
+            self._crowded = False
         return done
 
     def of(self, session_id: str) -> list[Change]:
@@ -106,7 +118,9 @@ class GroupCommit:
             raise lost()
         waiting = self._by_session.get(session_id)
         if waiting:
-            await asyncio.shield(waiting[-1].done)
+            done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            waiting[-1].waiters.append(done)
+            await done
 
     async def drained(self) -> None:
         while self._busy:
@@ -118,7 +132,7 @@ class GroupCommit:
     def _start(self) -> None:
         batch, self._queue, self._bytes = self._queue, [], 0
         changes = [queued.change for queued in batch]
-        self._thread.do(partial(self._write, changes), partial(self._written, batch, changes))
+        self._thread.do(partial(self._write, changes), partial(self._written, batch, changes), self._rest)
 
     def _written(self, batch: list[_Queued], changes: list[Change], number: int, error: BaseException | None) -> None:
         if error is None:
@@ -145,8 +159,11 @@ class GroupCommit:
         waiting.remove(queued)
         if not waiting:
             del self._by_session[queued.change.session_id]
-        if not queued.done.done():
-            queued.done.set_result(number)
+        if queued.durable is not None:
+            queued.durable()
+        for waiter in queued.waiters:
+            if not waiter.done():
+                waiter.set_result(number)
 
     def _settle(self, batch: list[_Queued], outcomes: Sequence[int | StorageError]) -> None:
         failed: dict[str, StorageError] = {}
@@ -192,10 +209,11 @@ def _size(change: Change) -> int:
 
 
 def _refuse(queued: _Queued, error: StorageError) -> None:
-    if not queued.done.done():
-        # An error of its own for each: they travel through different callers, which add to its traceback.
-        queued.done.set_exception(StorageError(error.why))
-        queued.done.exception()  # nobody may be waiting any more, which is no news
+    for waiter in queued.waiters:
+        if not waiter.done():
+            # An error of its own for each: they travel through different callers, which add to its traceback.
+            waiter.set_exception(StorageError(error.why))
+            waiter.exception()  # nobody may be waiting any more, which is no news
 
 
 def lost() -> StorageError:
@@ -251,9 +269,9 @@ class Pipelined(Durable, Protocol):
     def ahead(self) -> View:
         return Ahead(self, self._commits)
 
-    def commit(self, view: View, change: Change) -> Awaitable[int]:
+    def commit(self, view: View, change: Change, durable: Callable[[], None] | None = None) -> Awaitable[int]:
         assert isinstance(view, Ahead)
-        return self._commits.add(view.epoch, change)
+        return self._commits.add(view.epoch, change, durable)
 
     def settled(self, view: View, session_id: str) -> Awaitable[None]:
         assert isinstance(view, Ahead)

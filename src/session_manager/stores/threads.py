@@ -23,9 +23,12 @@ Done = Callable[[Any, BaseException | None], None]
 """Takes what a function returned, or what it raised; runs on the event loop of whoever asked."""
 
 
+_Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, Done, Callable[[], None] | None]
+
+
 class WorkThread:
     def __init__(self, name: str) -> None:
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], asyncio.AbstractEventLoop, Done] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._stopped = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -46,13 +49,14 @@ class WorkThread:
         self.do(partial(function, *args, **kwargs), done)
         return future
 
-    def do(self, job: Callable[[], Any], done: Done) -> None:
-        """The same without a future, whose waiters would be told one turn of the event loop later."""
+    def do(self, job: Callable[[], Any], done: Done, rest: Callable[[], None] | None = None) -> None:
+        """The same without a future, whose waiters would be told one turn of the event loop later. `rest` is what is
+        left to be done on the thread that nobody has to wait for; it never raises."""
         loop = asyncio.get_running_loop()
         if self._stopped:
             loop.call_soon(done, None, StorageError("the store is closed"))
         else:
-            self._jobs.put((job, loop, done))
+            self._jobs.put((job, loop, done, rest))
 
     def stop(self) -> None:
         """Lets the thread end once all that was handed to it is done."""
@@ -61,15 +65,17 @@ class WorkThread:
 
     def _work(self) -> None:
         while (asked := self._jobs.get()) is not None:
-            job, loop, done = asked
+            job, loop, done, rest = asked
             try:
                 result = job()
             except BaseException as error:  # it belongs to whoever asked
                 _tell(loop, done, None, error)
             else:
                 _tell(loop, done, result, None)
+            if rest is not None:
+                rest()
             result = None
-            del asked, job, loop, done
+            del asked, job, loop, done, rest
 
 
 def _tell(loop: asyncio.AbstractEventLoop, done: Done, result: Any, error: BaseException | None) -> None:

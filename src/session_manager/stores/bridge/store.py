@@ -168,9 +168,9 @@ class BridgeStore:
     def ahead(self) -> View:
         return Ahead(self, self._failures)
 
-    def commit(self, view: View, change: Change) -> Awaitable[int]:
+    def commit(self, view: View, change: Change, durable: Callable[[], None] | None = None) -> Awaitable[int]:
         assert isinstance(view, Ahead)
-        task = asyncio.get_running_loop().create_task(self._commit(view, change))
+        task = asyncio.get_running_loop().create_task(self._commit(view, change, durable))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return asyncio.shield(task)
@@ -183,7 +183,7 @@ class BridgeStore:
         await self._call("put-meta", {"meta": meta}, read_ok)
         self._doubt(meta.session_id, frozenset({entry_id}))
 
-    async def _commit(self, view: Ahead, change: Change) -> int:
+    async def _commit(self, view: Ahead, change: Change, durable: Callable[[], None] | None) -> int:
         shown = view.sessions.get(change.session_id)
         if self._intend is not None:
             await self._intend(change.session_id)
@@ -194,6 +194,8 @@ class BridgeStore:
             self._doubt(change.session_id, frozenset(entry.id for entry in change.entries))
             raise
         self._failures.made(change)
+        if durable is not None:
+            durable()
         return next(self._numbers)
 
     async def _make(self, change: Change, *, fresh: bool) -> None:

@@ -37,7 +37,7 @@ class SqliteStore(Pipelined):
         self._short_reads = Reads(path, "session-manager-reads")
         self._long_reads = Reads(path, "session-manager-long-reads")
         self._writing = Writing(path, synchronous, self._let_readers_go)
-        self._commits = GroupCommit(self._writes, self._writing.write, self._applied, self._failed)
+        self._commits = GroupCommit(self._writes, self._writing.write, self._applied, self._failed, self._writing.note)
         self._records = Records()
         self._paths = Paths(lambda query: self._long_reads.run(Reader.path, query))
         self._last_change = 0.0

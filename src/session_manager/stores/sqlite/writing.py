@@ -18,13 +18,16 @@ from session_manager.stores.holder import Holder
 from session_manager.stores.pending import Partly
 from session_manager.stores.sqlite import files
 from session_manager.stores.sqlite.failures import UNDONE, storage_error, translated
-from session_manager.stores.sqlite.glance import Identity, glance
+from session_manager.stores.sqlite.glance import Directory, Identity, glance
 from session_manager.stores.sqlite.writer import Writer
 
 log = structlog.get_logger("session_manager.sqlite")
 
 MOST_LOG_BYTES = 64 << 20
 """When the log has grown beyond this, because readers always held on to some of it, commits wait for them."""
+
+WEIGHED = 64
+"""Batches after which the log's length is looked at once more."""
 
 LOG_PAUSE = 5.0
 """Seconds between two attempts at that."""
@@ -37,12 +40,17 @@ class Writing:
         """`let_readers_go` closes all other connections to the file."""
         self._path, self._synchronous, self._let_readers_go = path, synchronous, let_readers_go
         self._log_path = files.log_of(path)
+        self._directory = Directory(path.parent)
         self._mark = files.Mark(path)
         self._holder = Holder(path.with_name(path.name + ".lock"), "database")
         self.connection: sqlite3.Connection | None = None
         self.writer: Writer | None = None
+        self._acknowledged = 0
+        """The number of the last commit that was told and is not in the mark yet; 0 when there is none."""
         self._opened: tuple[Identity, Identity] | None = None
         """Which files the connection has open."""
+        self._unweighed = 0
+        """Batches since the log's length was looked at."""
         self._last_pressed = 0.0
 
     # --- opening and closing ---
@@ -107,10 +115,17 @@ class Writing:
         return translated(self._write, batch)
 
     def _write(self, batch: Sequence[Change]) -> int:
-        self._check_held()
+        changed = self._directory.has_changed()
+        if changed:
+            self._check_held()
         writer = self.writer or self._connect_again()
         try:
-            self._check_there()
+            if changed:
+                self._check_there()
+                self._directory.is_in_order()
+            self._unweighed += 1
+            if self._unweighed >= WEIGHED:
+                self._weigh_log()
             first = writer.apply(batch)
         except (sqlite3.OperationalError, OSError, StorageError) as error:
             if not _undone(error, writer):
@@ -118,7 +133,7 @@ class Writing:
             raise
         except Exception as error:
             return self._write_apart(writer, batch, error)
-        self._mark.set(first + len(batch) - 1)
+        self._acknowledged = first + len(batch) - 1
         return first
 
     def _write_apart(self, writer: Writer, batch: Sequence[Change], error: Exception) -> int:
@@ -144,8 +159,14 @@ class Writing:
                 failure = StorageError("the change could not be stored")
             for offset, index in enumerate(indexes):
                 outcomes[index] = failure or number + offset
-        self._mark.set(max((outcome for outcome in outcomes.values() if isinstance(outcome, int)), default=0))
+        self._acknowledged = max((outcome for outcome in outcomes.values() if isinstance(outcome, int)), default=0)
         raise Partly([outcomes[index] for index in range(len(batch))])
+
+    def note(self) -> None:
+        """Keeps what was acknowledged, while whoever waited for it goes on."""
+        if self._acknowledged:
+            self._mark.set(self._acknowledged)
+            self._acknowledged = 0
 
     def _check_held(self) -> None:
         """That nobody has removed the lock file."""
@@ -154,8 +175,7 @@ class Writing:
             self._holder.take_again()
 
     def _check_there(self) -> None:
-        """That the files are still those that are open: what is written to removed ones is lost. And that the log does
-        not grow without end."""
+        """That the files are still those that are open: what is written to removed ones is lost."""
         try:
             file, log_file = glance(self._path), glance(self._log_path)
         except FileNotFoundError:
@@ -164,10 +184,6 @@ class Writing:
         if self._opened != (file.identity, log_file.identity):
             self._let_go()
             raise files.gone()
-        if log_file.size > MOST_LOG_BYTES and time.monotonic() - self._last_pressed > LOG_PAUSE:
-            self._last_pressed = time.monotonic()
-            self.empty_log()
-            self.lengthen_log()
 
     def _let_go(self) -> None:
         """Closes every connection, so that the next ones meet what is there then. What the log still holds is first
@@ -178,6 +194,14 @@ class Writing:
         self._disconnect()
 
     # --- the log ---
+
+    def _weigh_log(self) -> None:
+        """Sees that the log does not grow without end."""
+        self._unweighed = 0
+        if glance(self._log_path).size > MOST_LOG_BYTES and time.monotonic() - self._last_pressed > LOG_PAUSE:
+            self._last_pressed = time.monotonic()
+            self.empty_log()
+            self.lengthen_log()
 
     def rest(self) -> None:
         """Copies the log into the database file; the next change starts it anew. Raises StorageError."""
