@@ -18,6 +18,7 @@ from session_manager.stores.memory import MemoryStore
 from session_manager.stores.sqlite import SqliteStore, files, paths, writing
 from session_manager.stores.sqlite import store as store_module
 from session_manager.stores.sqlite.inspect import Held, Inspection
+from session_manager.stores.sqlite.runs import LENGTH
 from session_manager.stores.sqlite.schema import APPLICATION_ID, STEPS
 from tests.contract.scenario import until
 from tests.stores.test_promises import chain, entry, meta, put
@@ -254,6 +255,7 @@ async def test_the_database_knows_the_number_of_its_last_commit_whatever_that_di
         ids = [f"e{n}-{i}" for i in range(chance.randrange(3))]
         changes = {
             "append": Change("s", leaf=f"e{n}", entries=(entry(f"e{n}"),), fresh=True),
+            "run": Change("s", entries=chain(*(f"r{n}-{i}" for i in range(LENGTH))), fresh=True),
             "update": Change(f"t{chance.randrange(3)}", entries=(entry("same", revision=n),)),
             "many": Change(f"t{chance.randrange(3)}", meta=meta("t"), entries=tuple(entry(id_) for id_ in ids)),
             "leaf": Change("s", leaf="e0"),

@@ -26,10 +26,15 @@ SEQ: Final = 11
 
 
 def row(session: int, entry: Entry, branch: int | None, pos: int | None, seq: int) -> Row:
-    revision = entry.revision if entry.revision < 2**63 else entry.revision - 2**64
+    revision = signed(entry.revision)
     timestamp, role, body, origin = entry.timestamp, entry.role, entry.body, entry.origin
     sum_ = checksum(timestamp, role, body, revision, origin)
     return (session, entry.id, entry.parent_id, timestamp, role, body, revision, origin, sum_, branch, pos, seq)
+
+
+def signed(revision: int) -> int:
+    """A revision as it is kept."""
+    return revision if revision < 2**63 else revision - 2**64
 
 
 def checksum(timestamp: int, role: str | None, body: bytes, revision: int, origin: bytes | None) -> int:

@@ -11,7 +11,7 @@ from zlib import crc32
 from session_manager.filters import canonical
 from session_manager.model import Entry, JsonObject, SessionMeta, encode
 from session_manager.store import Change, Drop
-from session_manager.stores.sqlite import rows
+from session_manager.stores.sqlite import rows, runs
 from session_manager.stores.sqlite.rows import BRANCH, PARENT, POS, SEQ, Row
 from session_manager.stores.sqlite.schema import LAST_COMMIT
 
@@ -68,6 +68,8 @@ class Writer:
         self._known: dict[str, _Known] = {}
         self._staged: dict[tuple[int, str], Row] = {}
         """Entries to be inserted at the end of the transaction."""
+        self._inserted: int | None = None
+        """The number of the commit that inserted the last entry, as far as this transaction did."""
         self._touched: dict[str, tuple[_Known, int]] = {}
         self.stored: int = connection.execute(LAST_COMMIT).fetchone()[0]
         """The number of the last commit that the database knows of."""
@@ -81,12 +83,14 @@ class Writer:
     def apply(self, batch: Sequence[Change]) -> int:
         """Makes the batch durable in one transaction and returns the number of its first commit."""
         first: int = self._sequence + 1
+        self._inserted = None
         self._db.execute("BEGIN IMMEDIATE")
         try:
             for seq, change in enumerate(batch, first):
                 self._change(change, seq)
             last = first + len(batch) - 1
-            if self._flush() != last:
+            self._flush()
+            if self._inserted != last:
                 self._db.execute("UPDATE sequence SET last = ?", (last,))
             self._db.execute("COMMIT")
         except BaseException:
@@ -110,8 +114,7 @@ class Writer:
             self._drop(change.session_id, known, change.drops)
         if change.entries:
             if change.fresh:
-                for entry in change.entries:
-                    self._staged[known.num, entry.id] = rows.row(known.num, entry, *self._place(known, entry), seq)
+                self._put_fresh(known, change.entries, seq)
             else:
                 self._put_entries(known, change.entries, seq)
         if change.leaf is not None:
@@ -147,6 +150,7 @@ class Writer:
         if Drop.ENTRIES in drops:
             self._db.execute("DELETE FROM entry WHERE session = ?", (known.num,))
             self._db.execute("DELETE FROM branch WHERE session = ?", (known.num,))
+            self._inserted = None
             known.branches, known.last = 0, None
             known.tips.clear()
         if Drop.LEAF in drops:
@@ -161,6 +165,19 @@ class Writer:
             self._label(known, None)
 
     # --- entries ---
+
+    def _put_fresh(self, known: _Known, entries: Sequence[Entry], seq: int) -> None:
+        if len(entries) >= runs.LENGTH and runs.hang_together(entries):
+            self._insert_staged()
+            branch, pos = self._place(known, entries[0])
+            count = runs.insert(self._db, known.num, entries, branch, pos, seq)
+            if branch is not None and pos is not None:
+                pos = known.tips[branch] = pos + count - 1
+            known.last = (entries[count - 1].id, (branch, pos))
+            self._inserted = seq
+            entries = entries[count:]
+        for entry in entries:
+            self._staged[known.num, entry.id] = rows.row(known.num, entry, *self._place(known, entry), seq)
 
     def _put_entries(self, known: _Known, entries: Sequence[Entry], seq: int) -> None:
         existing = self._existing(known, [entry.id for entry in entries])
@@ -258,22 +275,18 @@ class Writer:
 
     # --- the end of the transaction ---
 
-    def _insert_staged(self) -> int | None:
-        """The number of the commit that inserted the last entry, if there are any."""
-        last: int | None = None
+    def _insert_staged(self) -> None:
         if self._staged:
-            last = next(reversed(self._staged.values()))[SEQ]
+            self._inserted = next(reversed(self._staged.values()))[SEQ]
             self._db.executemany(
                 f"INSERT INTO entry (session, {rows.ENTRY}, branch, pos, seq)"  # noqa: S608 # fixed texts
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 self._staged.values(),
             )
             self._staged.clear()
-        return last
 
-    def _flush(self) -> int | None:
-        """The number of the commit that inserted the last entry, if this did."""
-        last = self._insert_staged()
+    def _flush(self) -> None:
+        self._insert_staged()
         for session_id, (known, seq) in self._touched.items():
             meta = known.meta
             if meta is not None:
@@ -286,7 +299,6 @@ class Writer:
                 self._db.execute("DELETE FROM session WHERE num = ?", (known.num,))
                 del self._known[session_id]
         self._touched.clear()
-        return last
 
     def _put_record(self, known: _Known, meta: SessionMeta, seq: int) -> None:
         stored = encode(meta)
