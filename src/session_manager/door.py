@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from itertools import islice
 from math import isfinite
-from typing import Any
+from typing import Any, get_args
 
 from session_manager.errors import MalformedRequest
-from session_manager.model import SessionMeta, encode
+from session_manager.model import ContentBlock, Message, SessionMeta, encode
 
 MAX_LEVELS = 96
 """Levels of nesting of one opaque value (arguments, details, data, metadata, origin): the value itself is the first."""
@@ -44,6 +44,11 @@ OPAQUE = frozenset({"arguments", "details", "data", "metadata", "origin", "sessi
 IDS = ("session_id", "entry_id", "parent_id", "from_entry_id", "after_entry_id", "forked_from", "id")
 """Fields of a request, of a raw entry or of a raw record that hold an id."""
 
+NAMES = frozenset(
+    name for kind in (*get_args(Message), *get_args(ContentBlock)) for name in ("role", "type", *kind.__struct_fields__)
+)
+"""Keys that need no look, as most are."""
+
 RECORD_TEXTS = ("title", "description", "draft", "status_reason", "reason")
 
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
@@ -60,6 +65,9 @@ SHORT = 200
 
 LONG = 100_000
 """A text of more characters makes a request heavy."""
+
+FEW = 16
+"""Blocks of text that are looked at where they are met."""
 
 PIECE = 1 << 20
 """Characters of a text that are looked at in one go."""
@@ -115,14 +123,17 @@ class Walk:
                     todo += [(_Pairs(part), levels, typed, path) for part in _parts(pairs)]
                     continue
                 for key, inner in value.items() if kind is dict else value:
-                    if type(key) is not str:
-                        raise _Refused("a key is no text", path)
-                    if len(key) > SHORT or not key.isascii():
-                        room -= self._text(key, path)
+                    if key not in NAMES:
+                        if type(key) is not str:
+                            raise _Refused("a key is no text", path)
+                        if len(key) > SHORT or not key.isascii():
+                            room -= self._text(key, path)
                     inner_kind = type(inner)
                     if inner_kind is str:
                         if len(inner) > SHORT or not inner.isascii():
                             room -= self._text(inner, (path, key))
+                    elif key == "content" and inner_kind is list and levels > 2 and (cost := _plain(inner)):
+                        room -= cost
                     elif inner_kind is dict or inner_kind is list:
                         step = (path, key)
                         if typed and key in OPAQUE:
@@ -239,6 +250,27 @@ def check_record(meta: SessionMeta) -> None:
         raise MalformedRequest(
             f"a session record may have at most {MAX_WHOLE_RECORD} bytes as JSON; this one would have {size}"
         )
+
+
+def _plain(blocks: list[Any]) -> int:
+    """What the look at a list costs that holds a few blocks of text and nothing else, as most content does; 0 where it
+    is any other list, or must be looked at closely."""
+    if len(blocks) > FEW:
+        return 0
+    cost = 1 + len(blocks)
+    for block in blocks:
+        if type(block) is not dict or len(block) != 2 or block.get("type") != "text":
+            return 0
+        text = block.get("text")
+        if type(text) is not str or len(text) > LONG:
+            return 0
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                return 0
+        cost += 3 + (len(text) >> 7)
+    return cost
 
 
 def _scalar(value: Any) -> str | None:

@@ -153,6 +153,32 @@ async def test_values_that_cannot_be_carried_are_refused_at_the_door(stage: InPr
     )
 
 
+PLAIN = {"type": "text", "text": "a"}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "where"),
+    [
+        ([{"type": "text", "text": "\ud800"}], "messages[1].content[0].text"),
+        ([PLAIN, {"type": "text", "text": "é\udfff"}], "messages[1].content[1].text"),
+        ([PLAIN, {"type": "text", "text": "a", "\ud800": 1}], "messages[1].content[1]"),
+        ([PLAIN, {"type": "text", "text": math.nan}], "messages[1].content[1].text"),
+        ([PLAIN] * 20 + [{"type": "text", "text": "\ud800"}], "messages[1].content[20].text"),
+        ([PLAIN, {"type": "text", "text": "é" * 200_000 + "\ud800"}], "messages[1].content[1].text"),
+        ([PLAIN, {"arguments": nested(94, {"content": [PLAIN]})}], "messages[1].content[1].arguments.a[0]"),
+    ],
+    ids=["text", "the second text", "a key", "a number", "the last of many", "a long text", "levels"],
+)
+async def test_what_cannot_be_carried_is_found_among_plain_texts(blocks: list[Any], where: str) -> None:
+    message = user("fine")
+    with pytest.raises(MalformedRequest) as refused:
+        door.check({"session_id": "s", "messages": [message, {**message, "content": blocks}, message]})
+    assert where in str(refused.value)
+    fits = {"arguments": nested(93, {"content": [PLAIN]})}
+    door.check({"session_id": "s", "messages": [message, {**message, "content": [PLAIN, *user("ä" * 300)["content"]]}]})
+    door.check({"session_id": "s", "messages": [{**message, "content": [PLAIN, fits]}]})
+
+
 async def test_duplicate_keys_keep_the_last_as_on_the_wire(stage: InProcess) -> None:
     payload = json.loads('{"session_id":"s","metadata":{"a":1,"a":{"b":2,"b":3}}}')
     await stage.call("session::ensure", payload)
