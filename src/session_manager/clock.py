@@ -19,6 +19,9 @@ class Ids(Protocol):
     def entry(self) -> str:
         """A fresh entry id: `e_` and 32 lower-case hex digits."""
 
+    def entries(self, count: int) -> list[str]:
+        """Fresh entry ids, in their order: an index of ids then takes them one behind the other."""
+
 
 class SystemClock:
     def now(self) -> int:
@@ -36,6 +39,10 @@ class RandomIds:
 
     def entry(self) -> str:
         return f"e_{self._next()}"
+
+    def entries(self, count: int) -> list[str]:
+        digits = secrets.token_hex(16 * count)
+        return sorted([f"e_{digits[start : start + 32]}" for start in range(0, len(digits), 32)])
 
     def _next(self) -> str:
         if not self._ready:

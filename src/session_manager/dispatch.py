@@ -143,13 +143,10 @@ class Service:
 
 def _check_sizes(change: Change) -> None:
     """Raises MalformedRequest when an entry is too big to be read again, or all of them to be written at once."""
-    whole = 0
-    for entry in change.entries:
-        if entry.size > door.MAX_BODY:
-            raise MalformedRequest(
-                f"an entry may have at most {door.MAX_BODY} bytes as JSON; this one has {entry.size}"
-            )
-        whole += entry.size
+    sizes = change.sizes()
+    largest, whole = max(sizes, default=0), sum(sizes)
+    if largest > door.MAX_BODY:
+        raise MalformedRequest(f"an entry may have at most {door.MAX_BODY} bytes as JSON; this one has {largest}")
     if whole > door.MAX_CHANGE and len(change.entries) <= door.MAX_BATCH:
         raise MalformedRequest(f"one call may add at most {door.MAX_CHANGE} bytes as JSON; this one adds {whole}")
 

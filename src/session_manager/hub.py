@@ -22,6 +22,8 @@ class Hub(Struct):
 
     def publish(self, emissions: Sequence[Emission]) -> None:
         """Tells local subscribers and all bridges."""
+        if not self.bindings:
+            return
         parcels: list[Parcel] = []
         relays = self.bindings.relays()
         for emission in emissions:

@@ -8,7 +8,7 @@ except those that the wire always carries (`parent_id`, `details` of a function 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -241,8 +241,11 @@ class Entry(Struct, frozen=True, gc=False):
         return entry
 
 
+_ROLES: dict[type, Role] = {kind: kind.__struct_config__.tag for kind in get_args(Message)}
+
+
 def role_of(message: Message) -> Role:
-    return message.__struct_config__.tag  # type: ignore[return-value] # the tags of Message are the roles
+    return _ROLES[type(message)]
 
 
 def entry_from_wire(wire: WireEntry) -> Entry:

@@ -55,6 +55,12 @@ class Change(Struct, frozen=True):
     fresh: bool = False
     """Whether the ids of all entries were just made, so that no store needs to look for entries that they replace."""
 
+    def sizes(self) -> list[int]:
+        """Per entry, the bytes of its content."""
+        return [
+            len(entry.body) if entry.origin is None else len(entry.body) + len(entry.origin) for entry in self.entries
+        ]
+
 
 class PathQuery(Struct, frozen=True):
     """A stretch of the path that ends in a leaf, oldest first."""

@@ -77,6 +77,9 @@ class Ids:
     def entry(self) -> str:
         return f"e_{next(self._entries):032x}"
 
+    def entries(self, count: int) -> list[str]:
+        return [self.entry() for _ in range(count)]
+
 
 class Stores(RuleBasedStateMachine):
     """All stores side by side; the memory store is the measure."""

@@ -187,25 +187,19 @@ async def append_many(tools: Tools, request: AppendManyRequest) -> Outcome:
     now = tools.clock.now()
     origin = None if request.origin is None else encode(request.origin)
     meta = msgspec.structs.replace(meta, updated_at=now, message_count=counted(meta, len(request.messages)))
+    ids = tools.ids.entries(len(request.messages))
     entries: list[Entry] = []
     emissions: list[Emission] = []
-    for count, message in enumerate(request.messages, 1):
+    for count, (id_, message) in enumerate(zip(ids, request.messages, strict=True), 1):
         if count % MANY == 0:
             await asyncio.sleep(0)  # a long batch lets other calls through
-        entry = Entry(tools.ids.entry(), parent_id, now, role_of(message), await body(message), 0, origin)
-        event = MessageAdded(
-            session_id=request.session_id,
-            entry_id=entry.id,
-            parent_id=parent_id,
-            message=message,
-            origin=request.origin,
-            timestamp=now,
-        )
-        entries.append(entry)
+        content = encode(message) if type(message.content) is list else await body(message)
+        entries.append(Entry(id_, parent_id, now, role_of(message), content, 0, origin))
+        event = MessageAdded(request.session_id, id_, now, parent_id, message, origin=request.origin)
         emissions.append(Emission(event, meta.metadata))
-        parent_id = entry.id
-    reply = AppendManyResponse([entry.id for entry in entries], entries[-1].id)
-    change = Change(request.session_id, meta=meta, leaf=entries[-1].id, entries=tuple(entries), fresh=True)
+        parent_id = id_
+    reply = AppendManyResponse(ids, ids[-1])
+    change = Change(request.session_id, meta=meta, leaf=ids[-1], entries=tuple(entries), fresh=True)
     return Outcome(reply, change, tuple(emissions))
 
 

@@ -205,7 +205,7 @@ def _size(change: Change) -> int:
     """Of content. What a record holds beside its texts it shares with the record before it."""
     meta = change.meta
     texts = 0 if meta is None else len(meta.title) + len(meta.description) + len(meta.draft or "")
-    return texts + sum([entry.size for entry in change.entries])
+    return texts + sum(change.sizes())
 
 
 def _refuse(queued: _Queued, error: StorageError) -> None:
