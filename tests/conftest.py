@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
+from session_manager.stores.sqlite import forks
 from tests.bridged import Bridged
 from tests.stage import InProcess
 
@@ -19,17 +20,24 @@ ADAPTERS: dict[str, dict[str, Any]] = {
 }
 
 
+SHARING = "sqlite-sharing"
+"""The store on SQLite whose forks share rows however short they are."""
+
 BRIDGES = {"bridge": True, "bridge-unhinted": False}
 """Whether the main instance takes hints."""
 
 
-@pytest.fixture(params=[*sorted(ADAPTERS), *BRIDGES])
-async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[InProcess]:
+@pytest.fixture(params=[*sorted(ADAPTERS), SHARING, *BRIDGES])
+async def stage(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[InProcess]:
     if request.param in BRIDGES:
         async with Bridged(tmp_path, hints=BRIDGES[request.param]) as bridged:
             yield bridged
         return
-    async with InProcess(ADAPTERS[request.param], tmp_path) as made:
+    if request.param == SHARING:
+        monkeypatch.setattr(forks, "SHARED_FROM", 1)
+    async with InProcess(ADAPTERS["sqlite" if request.param == SHARING else request.param], tmp_path) as made:
         yield made
 
 

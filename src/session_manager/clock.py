@@ -22,6 +22,9 @@ class Ids(Protocol):
     def entries(self, count: int) -> list[str]:
         """Fresh entry ids, in their order: an index of ids then takes them one behind the other."""
 
+    def prefix(self) -> str:
+        """The beginning of fresh entry ids; with 8 more lower-case hex digits it is one."""
+
 
 class SystemClock:
     def now(self) -> int:
@@ -43,6 +46,9 @@ class RandomIds:
     def entries(self, count: int) -> list[str]:
         digits = secrets.token_hex(16 * count)
         return sorted([f"e_{digits[start : start + 32]}" for start in range(0, len(digits), 32)])
+
+    def prefix(self) -> str:
+        return f"e_{self._next()[:24]}"
 
     def _next(self) -> str:
         if not self._ready:

@@ -41,6 +41,28 @@ class Drop(StrEnum):
 EVERYTHING = frozenset(Drop)
 
 
+class Copied(Struct, frozen=True):
+    """The path of another session that ends in an entry, as entries of this one: with the same content, at revision 0,
+    with ids that tell their position. Only for a store whose `extent` told of that path just now."""
+
+    session_id: str
+    entry_id: str
+    prefix: str
+
+    @staticmethod
+    def id_at(prefix: str, position: int) -> str:
+        return f"{prefix}{position:08x}"
+
+
+class Extent(Struct, frozen=True):
+    """How long a path is."""
+
+    meta: SessionMeta
+    """The session record in the same state of the store."""
+    entries: int
+    messages: int
+
+
 class Change(Struct, frozen=True):
     """One atomic change of one session. Removals are made first, then what is given is put.
 
@@ -54,6 +76,8 @@ class Change(Struct, frozen=True):
     drops: frozenset[Drop] = frozenset()
     fresh: bool = False
     """Whether the ids of all entries were just made, so that no store needs to look for entries that they replace."""
+    copied: Copied | None = None
+    """Entries of a session that has none yet."""
 
     def sizes(self) -> list[int]:
         """Per entry, the bytes of its content."""
@@ -173,6 +197,10 @@ class Store(View, Protocol):
         """A stretch of a path, read in one state of the store. Looks, in this order, for: the session record; the
         given leaf; the active leaf; the whole path (`BrokenPath` when a parent is missing or the links run in a
         circle); `after` among the shown entries."""
+
+    async def extent(self, session_id: str, entry_id: str) -> Extent | None:
+        """How long the path is that ends in an entry, where this store makes a copy of it (`Change.copied`) for less
+        than what reading and writing it costs; else None."""
 
     async def sessions(self, query: ListQuery) -> ListPage:
         """A page of session records, read in one state of the store."""

@@ -116,9 +116,43 @@ async def test_a_record_from_the_disk_is_one_statement(watched: Watched) -> None
     assert len(seen) == 1, seen
 
 
-async def test_a_fork_inserts_what_it_copies_in_one_transaction(watched: Watched) -> None:
-    session, ids = await watched.session(entries=200)
+async def test_a_fork_of_a_short_path_inserts_what_it_copies_in_one_transaction(watched: Watched) -> None:
+    session, ids = await watched.session(entries=60)
     with watched.statements() as seen:
         await watched.call("session::fork", {"session_id": session, "entry_id": ids[-1]})
-    assert verbs(seen).count("BEGIN") <= 2, "one to read, one to write"
-    assert len(seen) <= 200 + 20, verbs(seen)
+    assert verbs(seen).count("BEGIN") <= 3, "two to read, one to write"
+    assert len(seen) <= 60 + 25, verbs(seen)
+
+
+async def test_a_fork_of_a_long_path_is_a_few_statements(watched: Watched) -> None:
+    session, ids = await watched.session(entries=1_000)
+    with watched.statements() as seen:
+        await watched.call("session::fork", {"session_id": session, "entry_id": ids[-1]})
+    assert len(seen) <= 25, verbs(seen)
+    assert not any("INSERT INTO entry " in statement for statement in seen)
+
+
+async def test_a_page_of_a_fork_reads_a_few_rows_more_than_one_of_its_source(watched: Watched) -> None:
+    session, ids = await watched.session(entries=1_000)
+    fork = await watched.call("session::fork", {"session_id": session, "entry_id": ids[-1]})
+    counts = []
+    for session_id in (session, fork["session_id"]):
+        with watched.statements() as seen:
+            reply = await watched.call("session::messages", {"session_id": session_id, "limit": 50})
+        assert len(reply["messages"]) == 50
+        counts.append(len(seen))
+    assert counts[1] <= counts[0] + 4, counts
+
+
+async def test_updates_of_what_forks_share_give_them_their_own_once(watched: Watched) -> None:
+    session, ids = await watched.session(entries=300)
+    for _ in range(10):
+        await watched.call("session::fork", {"session_id": session, "entry_id": ids[-1]})
+    update = {"session_id": session, "entry_id": ids[-1], "content": []}
+    counts = []
+    for _ in range(3):
+        with watched.statements() as seen:
+            await watched.call("session::update-message", update)
+        counts.append(sum("INSERT INTO entry" in statement for statement in seen))
+    assert counts == [10, 0, 0]
+    assert len(seen) <= 12, verbs(seen)

@@ -212,6 +212,7 @@ async def test_the_log_stays_bounded_under_readers_that_never_pause(
     monkeypatch.setattr(files, "CHECKPOINT_PAGES", 50)
     monkeypatch.setattr(files, "LOG_BYTES", 1 << 20)
     monkeypatch.setattr(writing, "MOST_LOG_BYTES", 2 << 20)
+    monkeypatch.setattr(writing, "WEIGHED", 1)
     monkeypatch.setattr(writing, "LOG_PAUSE", 0.0)
     await put(store, Change("s", meta("s"), "a", chain("a")))
     stop = False

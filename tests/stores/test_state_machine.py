@@ -80,6 +80,9 @@ class Ids:
     def entries(self, count: int) -> list[str]:
         return [self.entry() for _ in range(count)]
 
+    def prefix(self) -> str:
+        return f"e_{next(self._entries):023x}f"
+
 
 class Stores(RuleBasedStateMachine):
     """All stores side by side; the memory store is the measure."""

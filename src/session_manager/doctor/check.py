@@ -234,8 +234,11 @@ async def _repair(bed: _Bed, report: Report, ill: list[tuple[Patient, list[Findi
         wrong_index = [finding for finding in findings if finding.kind == "index-wrong"]
         others = [finding for finding in findings if finding.kind != "index-wrong"]
         if wrong_index:
-            bed.mend_index(patient.session_id)
-            done = "the session's paths are walked from now on; its columns and labels were made anew"
+            done: str | None = "the session's paths are walked from now on; its columns and labels were made anew"
+            try:
+                bed.mend_index(patient.session_id)
+            except StorageError:
+                done = None  # a fork of it would be lost
             report.findings += [replace(finding, repaired=done) for finding in wrong_index]
         treatment = treat(patient, others, now, ids, partial(bed.salvage, patient.session_id))
         if treatment.change != Change(patient.session_id):

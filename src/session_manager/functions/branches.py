@@ -14,7 +14,7 @@ from session_manager.events import Created
 from session_manager.functions.lifecycle import record
 from session_manager.model import Entry, SessionMeta
 from session_manager.outcome import Outcome, Tools, told
-from session_manager.store import Change, Found, PathQuery
+from session_manager.store import Change, Copied, Extent, Found, PathQuery, Store
 
 MANY = 2000
 """Entries that are copied in one go."""
@@ -41,34 +41,48 @@ class SetActiveLeafResponse(Struct):
 
 
 async def fork(tools: Tools, request: ForkRequest) -> Outcome:
-    page = await tools.store.path(PathQuery(request.session_id, leaf=request.entry_id))
-    if page.found is Found.NO_SESSION or page.meta is None:
-        raise SessionNotFound(request.session_id)
-    if page.found is Found.NO_ENTRY:
-        raise EntryNotFound(request.session_id, request.entry_id)
-    copies: list[Entry] = []
-    parent_id = None
-    for count, entry in enumerate(page.entries, 1):
-        if count % MANY == 0:
-            await asyncio.sleep(0)  # a long path lets other calls through
-        copies.append(Entry(tools.ids.entry(), parent_id, entry.timestamp, entry.role, entry.body, 0, entry.origin))
-        parent_id = copies[-1].id
+    copied = Copied(request.session_id, request.entry_id, tools.ids.prefix())
+    extent = await tools.store.extent(request.session_id, request.entry_id)
+    entries: tuple[Entry, ...] = ()
+    if extent is None:
+        entries, extent = await _copies(tools.store, copied)
     now = tools.clock.now()
     meta = msgspec.structs.replace(
-        page.meta,
+        extent.meta,
         session_id=tools.ids.session(),
-        title=page.meta.title if request.title is None else request.title,
+        title=extent.meta.title if request.title is None else request.title,
         status="idle",
         status_reason=None,
         draft=None,
         forked_from=request.session_id,
-        message_count=sum(copy.role is not None for copy in copies),
+        message_count=extent.messages,
         created_at=now,
         updated_at=now,
     )
     check_record(meta)
-    change = Change(meta.session_id, meta=meta, leaf=copies[-1].id, entries=tuple(copies), fresh=True)
+    leaf = copied.id_at(copied.prefix, extent.entries - 1)
+    change = Change(
+        meta.session_id, meta=meta, leaf=leaf, entries=entries, fresh=True, copied=None if entries else copied
+    )
     return Outcome(ForkResponse(meta.session_id, meta), change, told(Created.of(meta), meta))
+
+
+async def _copies(store: Store, copied: Copied) -> tuple[tuple[Entry, ...], Extent]:
+    """What a store has to write that cannot copy by itself."""
+    page = await store.path(PathQuery(copied.session_id, leaf=copied.entry_id))
+    if page.found is Found.NO_SESSION or page.meta is None:
+        raise SessionNotFound(copied.session_id)
+    if page.found is Found.NO_ENTRY:
+        raise EntryNotFound(copied.session_id, copied.entry_id)
+    copies: list[Entry] = []
+    parent_id = None
+    for position, entry in enumerate(page.entries):
+        if position % MANY == MANY - 1:
+            await asyncio.sleep(0)  # a long path lets other calls through
+        id_ = copied.id_at(copied.prefix, position)
+        copies.append(Entry(id_, parent_id, entry.timestamp, entry.role, entry.body, 0, entry.origin))
+        parent_id = id_
+    return tuple(copies), Extent(page.meta, len(copies), sum(copy.role is not None for copy in copies))
 
 
 async def set_active_leaf(tools: Tools, request: SetActiveLeafRequest) -> Outcome:

@@ -13,6 +13,7 @@ from session_manager.model import Entry, SessionMeta, encode
 from session_manager.store import (
     Change,
     Drop,
+    Extent,
     Found,
     ListPage,
     ListQuery,
@@ -161,6 +162,9 @@ class MemoryStore:
         if line is None:
             line = self._lines[query.session_id] = Line(kept.entries)
         return kept.path(query, line)
+
+    async def extent(self, session_id: str, entry_id: str) -> Extent | None:
+        return None
 
     async def sessions(self, query: ListQuery) -> ListPage:
         metas = (self._kept[id_].meta for id_ in self._records.behind(query.order, query.after))

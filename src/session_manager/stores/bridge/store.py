@@ -13,7 +13,7 @@ import msgspec
 from session_manager import hints
 from session_manager.errors import BrokenPath, StorageError
 from session_manager.model import Entry, SessionMeta, encode
-from session_manager.store import Change, Found, ListPage, ListQuery, PathPage, PathQuery, Session, View
+from session_manager.store import Change, Extent, Found, ListPage, ListQuery, PathPage, PathQuery, Session, View
 from session_manager.stores.bridge.ahead import Ahead
 from session_manager.stores.bridge.failures import Failures
 from session_manager.stores.bridge.main import Main, MainError, MainSilent
@@ -104,6 +104,9 @@ class BridgeStore:
     async def metas(self) -> list[SessionMeta]:
         metas, _ = await self._call("list-metas", {}, read_metas)
         return sorted(metas, key=lambda meta: meta.session_id.encode())
+
+    async def extent(self, session_id: str, entry_id: str) -> Extent | None:
+        return None
 
     async def sessions(self, query: ListQuery) -> ListPage:
         asked = {"hint": hints.ListHint.of(query), "packed": True}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from session_manager.errors import StorageError
 from session_manager.model import Entry, SessionMeta
-from session_manager.store import Change, ListPage, ListQuery, PathPage, PathQuery, Session
+from session_manager.store import Change, Extent, ListPage, ListQuery, PathPage, PathQuery, Session
 from session_manager.stores.directories import prepare_directory
 from session_manager.stores.fs import batch
 from session_manager.stores.fs.files import LOCK, Directory, Scan, storage_error
@@ -143,6 +143,9 @@ class FsStore(Pipelined):
 
     async def metas(self) -> list[SessionMeta]:
         return await self._durable.metas()
+
+    async def extent(self, session_id: str, entry_id: str) -> Extent | None:
+        return None
 
     async def sessions(self, query: ListQuery) -> ListPage:
         return await self._durable.sessions(query)

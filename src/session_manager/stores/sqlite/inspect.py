@@ -14,8 +14,9 @@ from msgspec import Struct
 from session_manager.errors import StorageError
 from session_manager.model import Entry, SessionMeta, decode_meta
 from session_manager.stores.directories import sync_directory
-from session_manager.stores.sqlite import files, rows
-from session_manager.stores.sqlite.schema import LAST_COMMIT
+from session_manager.stores.sqlite import files, forks, rows
+from session_manager.stores.sqlite.forks import Fork
+from session_manager.stores.sqlite.schema import LAST_COMMIT, SHARING
 from session_manager.stores.sqlite.writer import digests
 
 PROBLEMS = 20
@@ -69,6 +70,8 @@ class Inspection:
             if version == 0:
                 raise StorageError("the database has no tables yet")
             self._db = files.connect(path, read_only=True)
+            if version < SHARING:
+                self._db.execute("CREATE TEMP TABLE fork (session, source, branch, last, prefix)")
             self._db.execute("BEGIN")
             self.last: int = self._db.execute(LAST_COMMIT).fetchone()[0]
         except sqlite3.Error as error:
@@ -92,7 +95,7 @@ class Inspection:
     def strays(self) -> int:
         """Rows of entries that belong to no session."""
         count: int = self._db.execute(
-            "SELECT count(*) FROM entry WHERE session NOT IN (SELECT num FROM session)"
+            "SELECT count(*) FROM entry WHERE session NOT IN (SELECT num FROM session UNION SELECT source FROM fork)"
         ).fetchone()[0]
         return count
 
@@ -107,6 +110,8 @@ class Inspection:
                 yield self._session(num, str(id_))
             except sqlite3.Error as error:
                 yield Unreadable(str(id_), f"the database cannot be read ({error.sqlite_errorname})")
+            except StorageError as error:
+                yield Unreadable(str(id_), error.why)
 
     def _session(self, num: int, id_: str) -> Held | Unreadable:
         row = self._db.execute(
@@ -133,7 +138,18 @@ class Inspection:
             except StorageError:
                 entry = None
             found.append(Row(number, str(columns[0]), columns[1], entry, branch, pos))
-        return found
+        fork = forks.fork_of(self._db, num)
+        return found if fork is None else [*self._shared(fork, session_id), *found]
+
+    def _shared(self, fork: Fork, session_id: str) -> Iterator[Row]:
+        """What a fork has without rows of its own, as if it had them."""
+        for pos, columns in forks.inherited(self._db, fork):
+            row = fork.row_at(pos, columns)
+            try:
+                entry: Entry | None = rows.entry(session_id, row)
+            except StorageError:
+                entry = None
+            yield Row(0, row[0], row[1], entry, 0, pos)
 
     def _wrong_columns(self, held: Held, repeated: list[Any]) -> Iterator[str]:
         meta = held.meta
@@ -209,8 +225,12 @@ class Mender:
                 raise
 
     def forget_places(self, held: Held) -> None:
-        """Makes a session's paths be found by walking, and its columns and labels agree with its record."""
+        """Makes a session's paths be found by walking, and its columns and labels agree with its record. Forks that
+        share its rows, and itself, are copied first. Raises StorageError where that cannot be done."""
         with self._whole():
+            own = forks.fork_of(self._db, held.num)
+            for fork in [*forks.forks_from(self._db, held.num), *([] if own is None else [own])]:
+                forks.copy_out(self._db, fork, self._db.execute(LAST_COMMIT).fetchone()[0])
             self._db.execute("UPDATE entry SET branch = NULL, pos = NULL WHERE session = ?", (held.num,))
             self._db.execute("DELETE FROM branch WHERE session = ?", (held.num,))
             if held.meta is not None:

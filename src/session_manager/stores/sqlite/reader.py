@@ -15,9 +15,10 @@ import structlog
 from session_manager.errors import BrokenPath, StorageError
 from session_manager.filters import matches
 from session_manager.model import Entry, Role, SessionMeta, Status
-from session_manager.store import Found, ListPage, ListQuery, Order, PathPage, PathQuery, Session
+from session_manager.store import Extent, Found, ListPage, ListQuery, Order, PathPage, PathQuery, Session
 from session_manager.stores.memory import take
-from session_manager.stores.sqlite import rows
+from session_manager.stores.sqlite import forks, rows
+from session_manager.stores.sqlite.forks import Fork, Stretch
 from session_manager.stores.sqlite.rows import ENTRY, checked
 from session_manager.stores.sqlite.writer import digest
 from session_manager.tree import MISSING, chain
@@ -30,12 +31,30 @@ RARE = 1000
 """A metadata filter that at most so many sessions match is answered from them; a commoner one from the sorted list."""
 
 
-class _Segment(NamedTuple):
-    """A stretch of one branch that is part of a path."""
+UNKNOWN = object()
 
-    branch: int
-    first: int
-    last: int
+_PATH_OF = (
+    "SELECT num, meta, leaf, sum, fork.session, source, branch, last, prefix"
+    " FROM session LEFT JOIN fork ON fork.session = num WHERE id = ?"
+)
+
+
+class _Path(NamedTuple):
+    """The way to a place of a session."""
+
+    session: int
+    fork: Fork | None
+    """What the session is a fork of."""
+    stretches: list[Stretch]
+    """From the root on."""
+
+    def holds(self, branch: int | None, pos: int) -> bool:
+        """Whether a place of the session is on the way; one that has no place is not."""
+        return branch is not None and any(
+            one.first <= pos <= one.last
+            and branch == (one.branch if one.session == self.session else 0)  # what is shared is on a fork's branch 0
+            for one in self.stretches
+        )
 
 
 class Reader:
@@ -68,18 +87,45 @@ class Reader:
         return Session() if row is None else Session(rows.meta(session_id, row[0], row[1]), row[2])
 
     def entry(self, session_id: str, entry_id: str) -> Entry | None:
-        row = self._db.execute(
+        row = self._own(session_id, entry_id)
+        return self._shared(session_id, entry_id) if row is None else rows.entry(session_id, row)
+
+    def _own(self, session_id: str, entry_id: str) -> Any:
+        return self._db.execute(
             f"SELECT {ENTRY} FROM entry WHERE session = (SELECT num FROM session WHERE id = ?) AND id = ?",  # noqa: S608
             (session_id, entry_id),
         ).fetchone()
-        return None if row is None else rows.entry(session_id, row)
+
+    def _shared(self, session_id: str, entry_id: str) -> Entry | None:
+        """An entry that a fork has without a row of its own."""
+        with self._snapshot() as db:
+            fork = self._fork(session_id)
+            pos = None if fork is None else fork.pos_of(entry_id)
+            if fork is None or pos is None:
+                return None
+            row = self._own(session_id, entry_id)
+            if row is not None:  # by now
+                return rows.entry(session_id, row)
+            columns = forks.at(db, fork, pos)
+            return None if columns is None else fork.entry_at(pos, checked(session_id, entry_id, *columns[1:]))
+
+    def _fork(self, session_id: str) -> Fork | None:
+        row = self._db.execute("SELECT num FROM session WHERE id = ?", (session_id,)).fetchone()
+        return None if row is None else forks.fork_of(self._db, row[0])
 
     def entries(self, session_id: str) -> list[Entry]:
-        found = self._db.execute(
-            f"SELECT {ENTRY} FROM entry WHERE session = (SELECT num FROM session WHERE id = ?) ORDER BY id",  # noqa: S608
-            (session_id,),
-        ).fetchall()
-        return [rows.entry(session_id, row) for row in found]
+        with self._snapshot() as db:
+            own = db.execute(
+                f"SELECT {ENTRY} FROM entry WHERE session = (SELECT num FROM session WHERE id = ?) ORDER BY id",  # noqa: S608
+                (session_id,),
+            ).fetchall()
+            found = [rows.entry(session_id, row) for row in own]
+            fork = self._fork(session_id)
+            if fork is not None:
+                shared = forks.inherited(db, fork)
+                found += [fork.entry_at(pos, checked(session_id, fork.id_at(pos), *row[1:])) for pos, row in shared]
+                found.sort(key=lambda entry: entry.id.encode())
+            return found
 
     def metas(self) -> list[SessionMeta]:
         found = self._db.execute("SELECT id, meta, sum FROM session WHERE meta IS NOT NULL ORDER BY id").fetchall()
@@ -93,40 +139,75 @@ class Reader:
 
     def path(self, query: PathQuery) -> PathPage:
         with self._snapshot() as db:
-            row = db.execute("SELECT num, meta, leaf, sum FROM session WHERE id = ?", (query.session_id,)).fetchone()
+            row = db.execute(_PATH_OF, (query.session_id,)).fetchone()
             meta = None if row is None else rows.meta(query.session_id, row[1], row[3])
             if meta is None:
                 return PathPage(Found.NO_SESSION)
             num, leaf = row[0], row[2] if query.leaf is None else query.leaf
             if leaf is None:
                 return PathPage(Found.NO_LEAF, meta)
-            end = self._place(num, leaf)
+            fork = None if row[4] is None else Fork(*row[4:])
+            end = self._place(num, fork, leaf)
             if end is None and query.leaf is not None:
                 return PathPage(Found.NO_ENTRY, meta)
             if end is None or end[0] is None:
                 return self._walk(num, leaf, query, meta)
-            return self._indexed(num, end[0], end[1], query, meta)
+            path = _Path(num, fork, forks.path(db, num, end[0], end[1], fork))
+            return self._indexed(path, query, meta)
 
-    def _place(self, num: int, entry_id: str) -> tuple[int, int, Role | None] | None:
-        row: tuple[int, int, Role | None] | None = self._db.execute(
+    def extent(self, session_id: str, entry_id: str) -> Extent | None:
+        with self._snapshot() as db:
+            row = db.execute(_PATH_OF, (session_id,)).fetchone()
+            meta = None if row is None else rows.meta(session_id, row[1], row[3])
+            if meta is None:
+                return None
+            fork = None if row[4] is None else Fork(*row[4:])
+            end = self._place(row[0], fork, entry_id)
+            if end is None or end[0] is None or end[1] + 1 < forks.SHARED_FROM:
+                return None
+            if forks.depth(db, row[0]) >= forks.DEEPEST:
+                return None
+            messages = 0
+            for stretch in forks.path(db, row[0], end[0], end[1], fork):
+                entries, with_role = db.execute(
+                    "SELECT count(*), count(role) FROM entry WHERE session = ? AND branch = ? AND pos BETWEEN ? AND ?"
+                    " AND branch IS NOT NULL",
+                    stretch,
+                ).fetchone()
+                if entries != stretch.last - stretch.first + 1:
+                    return None
+                messages += with_role
+            return Extent(meta, end[1] + 1, messages)
+
+    def _place(self, num: int, fork: Fork | None, entry_id: str) -> tuple[int, int, Any] | None:
+        """Branch, position and role; the role of what a fork shares is UNKNOWN."""
+        row: tuple[int, int, Any] | None = self._db.execute(
             "SELECT branch, pos, role FROM entry WHERE session = ? AND id = ?", (num, entry_id)
         ).fetchone()
+        if row is None and fork is not None and (pos := fork.pos_of(entry_id)) is not None:
+            return 0, pos, UNKNOWN
         return row
 
-    def _indexed(self, num: int, branch: int, pos: int, query: PathQuery, meta: SessionMeta) -> PathPage:
-        segments = self._segments(num, branch, pos, query.session_id)
+    def _role(self, path: _Path, place: tuple[int, int, Any]) -> Role | None:
+        _, pos, role = place
+        if role is UNKNOWN:
+            stretch = next(one for one in path.stretches if one.first <= pos <= one.last)
+            (role,) = self._db.execute(
+                "SELECT role FROM entry WHERE session = ? AND branch = ? AND pos = ? AND branch IS NOT NULL",
+                (stretch.session, stretch.branch, pos),
+            ).fetchone() or (None,)
+        found: Role | None = role
+        return found
+
+    def _indexed(self, path: _Path, query: PathQuery, meta: SessionMeta) -> PathPage:
         start = 0
         if query.after is not None:
-            after = self._place(num, query.after)
-            if (
-                after is None
-                or not query.shows(after[2])
-                or not any(s.branch == after[0] and s.first <= after[1] <= s.last for s in segments)
-            ):
+            after = self._place(path.session, path.fork, query.after)
+            if after is None or not path.holds(after[0], after[1]) or not query.shows(self._role(path, after)):
                 return PathPage(Found.NOT_SHOWN, meta)
             start = after[1] + 1
         limit = None if query.limit is None else query.limit + 1
-        found = self._stretch(num, segments, start, query)
+        found = self._stretch(path, start, query)
         page = _taken(found, limit, query.max_bytes)
         full = limit is not None and len(page) == limit
         more = full or next(found, None) is not None
@@ -134,65 +215,57 @@ class Reader:
             page.pop()
         return PathPage(Found.PATH, meta, tuple(page), more)
 
-    def _segments(self, num: int, branch: int, pos: int, session_id: str) -> list[_Segment]:
-        """The stretches of the path that ends at a place, from the root on: one per branch it runs through."""
-        segments: list[_Segment] = []
-        at: int | None = branch
-        while at is not None:
-            row = self._db.execute(
-                "SELECT parent, start FROM branch WHERE session = ? AND branch = ?", (num, at)
-            ).fetchone()
-            if row is None or (row[0] is not None and row[0] >= at):
-                raise StorageError(f"the index of session {session_id!r} is damaged")
-            segments.append(_Segment(at, row[1], pos))
-            at, pos = row[0], row[1] - 1
-        segments.reverse()
-        return segments
-
-    def _stretch(self, num: int, segments: list[_Segment], start: int, query: PathQuery) -> Iterator[Entry]:
+    def _stretch(self, path: _Path, start: int, query: PathQuery) -> Iterator[Entry]:
         """The shown entries from position `start` on. Each is checked to hang on the entry placed before it, and none
         to be missing between two of them, or behind the last."""
         shown, roles = _shown(query)
         before, before_id = -2, None
-        for segment in segments:
-            if segment.last < start:
+        for stretch in path.stretches:
+            if stretch.last < start:
                 continue
-            expected = max(segment.first, start)
+            shares = path.fork if stretch.session != path.session else None
+            expected = max(stretch.first, start)
+            if shares is not None or before_id is UNKNOWN:
+                before = -2
             found = self._rows(
                 f"SELECT {ENTRY}, pos FROM entry WHERE session = ? AND branch = ? AND pos BETWEEN ? AND ?"  # noqa: S608 # fixed texts
                 f" AND branch IS NOT NULL {shown} ORDER BY pos",
-                (num, segment.branch, expected, segment.last, *roles),
+                (stretch.session, stretch.branch, expected, stretch.last, *roles),
             )
             for id_, parent_id, timestamp, role, body, revision, origin, sum_, pos in found:
                 entry = checked(query.session_id, id_, parent_id, timestamp, role, body, revision, origin, sum_)
                 if before != pos - 1:
                     if pos > expected:
-                        self._check_whole(num, segment, expected, pos - 1, query)
-                    before_id = self._at(num, segments, pos - 1)
-                if parent_id != before_id:
+                        self._check_whole(stretch, expected, pos - 1, query)
+                    before_id = UNKNOWN if shares is not None else self._at(path, pos - 1)
+                if parent_id != before_id and before_id is not UNKNOWN:
                     raise BrokenPath(query.session_id, id_, "it does not hang on the entry before it")
                 before, before_id, expected = pos, id_, pos + 1
-                yield entry
-            if expected <= segment.last:
-                self._check_whole(num, segment, expected, segment.last, query)
+                yield entry if shares is None else shares.entry_at(pos, entry)
+            if shares is not None:
+                before_id = UNKNOWN  # it has another id where it comes from
+            if expected <= stretch.last:
+                self._check_whole(stretch, expected, stretch.last, query)
 
-    def _check_whole(self, num: int, segment: _Segment, first: int, last: int, query: PathQuery) -> None:
+    def _check_whole(self, stretch: Stretch, first: int, last: int, query: PathQuery) -> None:
         """That there is an entry at every position, shown or not; an index tells."""
         count = self._db.execute(
             "SELECT count(*) FROM entry WHERE session = ? AND branch = ? AND pos BETWEEN ? AND ?"
             " AND branch IS NOT NULL",
-            (num, segment.branch, first, last),
+            (stretch.session, stretch.branch, first, last),
         ).fetchone()[0]
         if count != last - first + 1:
             raise BrokenPath(query.session_id, query.leaf or "", f"an entry between {first} and {last} is missing")
 
-    def _at(self, num: int, segments: list[_Segment], pos: int) -> str | None:
+    def _at(self, path: _Path, pos: int) -> str | None:
         """The id of the entry at a position of the path; None before the root, or where it is missing."""
-        for segment in segments:
-            if segment.first <= pos <= segment.last:
+        for stretch in path.stretches:
+            if stretch.first <= pos <= stretch.last:
+                if path.fork is not None and stretch.session != path.session:
+                    return path.fork.id_at(pos)
                 row = self._db.execute(
                     "SELECT id FROM entry WHERE session = ? AND branch = ? AND pos = ? AND branch IS NOT NULL",
-                    (num, segment.branch, pos),
+                    (stretch.session, stretch.branch, pos),
                 ).fetchone()
                 return None if row is None else row[0]
         return None

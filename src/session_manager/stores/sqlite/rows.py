@@ -45,6 +45,14 @@ def checksum(timestamp: int, role: str | None, body: bytes, revision: int, origi
     return crc32(body, seed)
 
 
+def is_sound(timestamp: Any, role: Any, body: Any, revision: Any, origin: Any, stored: Any) -> bool:
+    """Whether columns hold what was once written."""
+    try:
+        return bool(checksum(timestamp, role, body, revision, origin) == stored)
+    except (TypeError, KeyError):  # a value of a type or a role that was never written
+        return False
+
+
 def entry(session_id: str, row: Any) -> Entry:
     """The entry in a row of ENTRY. Raises StorageError when the row is damaged."""
     return checked(session_id, *row)
@@ -62,11 +70,7 @@ def checked(
     stored: int,
 ) -> Entry:
     """The same, column by column."""
-    try:
-        sound = checksum(timestamp, role, body, revision, origin) == stored
-    except (TypeError, KeyError):  # a value of a type or a role that was never written
-        sound = False
-    if not sound or type(id_) is not str:
+    if not is_sound(timestamp, role, body, revision, origin, stored) or type(id_) is not str:
         raise StorageError(f"entry {id_!r} of session {session_id!r} is damaged")
     return Entry(id_, parent_id, timestamp, role, body, revision if revision >= 0 else revision + 2**64, origin)
 

@@ -88,9 +88,58 @@ STEPS: tuple[str, ...] = (
     CREATE INDEX session_created ON session (status, created_at, id) WHERE status IS NOT NULL;
     CREATE INDEX session_updated ON session (status, updated_at, id) WHERE status IS NOT NULL;
     """,
+    """
+    -- A session that began as a fork of a long path shares that path's rows: those of its positions 0 to `last` on
+    -- branch 0 that have no row of their own are those of the path that ends at (source, branch, last), with ids made
+    -- of `prefix` and the position. A source that is no session any more is kept as far as its forks need it.
+    CREATE TABLE fork (
+        session INTEGER PRIMARY KEY,
+        source  INTEGER NOT NULL,
+        branch  INTEGER NOT NULL,
+        last    INTEGER NOT NULL,
+        prefix  TEXT NOT NULL
+    );
+    CREATE INDEX fork_source ON fork (source);
+
+    DROP VIEW conversation;
+    -- For people with a SQLite shell. `stretch` are the rows that forks share, those of nearer sources first.
+    CREATE VIEW conversation AS
+        WITH RECURSIVE stretch (fork, prefix, nearness, session, branch, first, last) AS (
+            SELECT fork.session, prefix, 1, source, fork.branch, start, last
+            FROM fork JOIN branch ON branch.session = source AND branch.branch = fork.branch
+            UNION ALL
+            SELECT fork, prefix, nearness, below.session, below.branch, below.start, min(last, branch.start - 1)
+            FROM stretch JOIN branch USING (session, branch)
+            JOIN branch AS below ON below.session = branch.session AND below.branch = branch.parent
+            UNION ALL
+            SELECT fork, stretch.prefix, nearness + 1, source, fork.branch, start, min(stretch.last, fork.last)
+            FROM stretch JOIN fork ON fork.session = stretch.session
+            JOIN branch ON branch.session = source AND branch.branch = fork.branch
+            WHERE stretch.branch = 0
+        ),
+        shared (session, prefix, pos, role, body, nearness) AS (
+            SELECT fork, prefix, pos, role, body, min(nearness)
+            FROM stretch JOIN entry ON entry.session = stretch.session AND entry.branch = stretch.branch
+                AND pos BETWEEN first AND last
+            WHERE NOT EXISTS (SELECT 1 FROM entry AS own WHERE own.session = fork AND own.branch = 0
+                AND own.pos = entry.pos)
+            GROUP BY fork, pos
+        )
+        SELECT session.id AS session_id, entry.id AS entry_id, parent_id, branch, pos,
+               coalesce(role, 'bookkeeping') AS role, revision, CAST(body AS TEXT) AS body, entry.num AS num
+        FROM entry JOIN session ON session.num = entry.session
+        UNION ALL
+        SELECT session.id, printf('%s%08x', prefix, pos), iif(pos, printf('%s%08x', prefix, pos - 1), NULL), 0, pos,
+               coalesce(role, 'bookkeeping'), 0, CAST(body AS TEXT), pos - (1 << 62)
+        FROM shared JOIN session ON session.num = shared.session
+        ORDER BY session_id, num;
+    """,
 )
 
 VERSION = len(STEPS)
+
+SHARING = 3
+"""The first version with a table `fork`."""
 
 LAST_COMMIT = "SELECT max(last, coalesce((SELECT seq FROM entry ORDER BY num DESC LIMIT 1), 0)) FROM sequence"
 """The number of the last commit. A commit that ends by inserting an entry does not write it a second time."""

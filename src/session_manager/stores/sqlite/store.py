@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from session_manager.model import Entry, SessionMeta
-from session_manager.store import Change, ListPage, ListQuery, PathPage, PathQuery, Session
+from session_manager.store import Change, Extent, ListPage, ListQuery, PathPage, PathQuery, Session
 from session_manager.stores.pending import GroupCommit, Pipelined
 from session_manager.stores.sqlite.paths import Paths
 from session_manager.stores.sqlite.reader import Reader
@@ -144,6 +144,9 @@ class SqliteStore(Pipelined):
         if page.meta is not None:
             self._paths.was_read(query.session_id, page.meta.message_count)
         return page
+
+    async def extent(self, session_id: str, entry_id: str) -> Extent | None:
+        return await self._long_reads.run(Reader.extent, session_id, entry_id)
 
     async def sessions(self, query: ListQuery) -> ListPage:
         return await (self._long_reads if query.metadata else self._short_reads).run(Reader.sessions, query)

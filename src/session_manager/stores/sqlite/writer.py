@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
+from session_manager.errors import StorageError
 from session_manager.filters import canonical
 from session_manager.model import Entry, JsonObject, SessionMeta, encode
-from session_manager.store import Change, Drop
-from session_manager.stores.sqlite import rows, runs
+from session_manager.store import Change, Copied, Drop
+from session_manager.stores.sqlite import forks, rows, runs
+from session_manager.stores.sqlite.forks import Fork
 from session_manager.stores.sqlite.rows import BRANCH, PARENT, POS, SEQ, Row
 from session_manager.stores.sqlite.schema import LAST_COMMIT
 
@@ -41,7 +43,9 @@ def digests(metadata: JsonObject | None) -> frozenset[bytes]:
 class _Known:
     """What the writer knows of a session's rows: a cache, dropped whenever a transaction fails."""
 
-    __slots__ = ("branches", "labels", "last", "lasting", "leaf", "meta", "metadata", "num", "recorded", "tips")
+    __slots__ = (
+        "branches", "fork", "labels", "last", "lasting", "leaf", "meta", "metadata", "num", "recorded", "tips"
+    )  # fmt: skip
 
     def __init__(self, num: int) -> None:
         self.num = num
@@ -56,6 +60,8 @@ class _Known:
         """Of the record put last; its labels need no second look."""
         self.labels: frozenset[bytes] = frozenset()
         self.branches = 0
+        self.fork: Fork | None = None
+        """What the session is a fork of, if it shares rows."""
         self.tips: dict[int, int] = {}
         self.last: tuple[str, Place] | None = None
         """The entry written last and its place, for the next one most likely hangs under it."""
@@ -71,6 +77,9 @@ class Writer:
         self._inserted: int | None = None
         """The number of the commit that inserted the last entry, as far as this transaction did."""
         self._touched: dict[str, tuple[_Known, int]] = {}
+        self._kept: dict[int, set[Place] | None] = {}
+        """Per session, by number, where all forks that share its rows have rows of their own; None when there are no
+        such forks. Part of the same cache."""
         self.stored: int = connection.execute(LAST_COMMIT).fetchone()[0]
         """The number of the last commit that the database knows of."""
         self._sequence = max(self.stored, at_least)
@@ -101,10 +110,12 @@ class Writer:
         self._sequence += len(batch)
         if len(self._known) > KNOWN:
             self._known.clear()
+            self._kept.clear()
         return first
 
     def _forget_all(self) -> None:
         self._known.clear()
+        self._kept.clear()
         self._staged.clear()
         self._touched.clear()
 
@@ -112,6 +123,8 @@ class Writer:
         known = self._session(change.session_id, seq)
         if change.drops:
             self._drop(change.session_id, known, change.drops)
+        if change.copied is not None:
+            self._share(known, change.copied)
         if change.entries:
             if change.fresh:
                 self._put_fresh(known, change.entries, seq)
@@ -124,34 +137,45 @@ class Writer:
         self._touched[change.session_id] = (known, seq)
 
     def _session(self, session_id: str, seq: int) -> _Known:
+        known = self._find(session_id)
+        if known is None:
+            num = self._db.execute("INSERT INTO session (id, seq) VALUES (?, ?)", (session_id, seq)).lastrowid
+            assert num is not None
+            known = self._known[session_id] = _Known(num)
+            self._kept[num] = None
+        return known
+
+    def _find(self, session_id: str) -> _Known | None:
         known = self._known.get(session_id)
         if known is not None:
             return known
         row = self._db.execute("SELECT num, leaf, meta IS NOT NULL FROM session WHERE id = ?", (session_id,)).fetchone()
         if row is None:
-            num = self._db.execute("INSERT INTO session (id, seq) VALUES (?, ?)", (session_id, seq)).lastrowid
-            assert num is not None
-            known = _Known(num)
-        else:
-            known = _Known(row[0])
-            known.leaf = row[1]
-            known.recorded = bool(row[2])
-            known.labels = frozenset(
-                digest for (digest,) in self._db.execute("SELECT digest FROM label WHERE session = ?", (known.num,))
-            )
-            known.branches = self._db.execute(
-                "SELECT coalesce(max(branch) + 1, 0) FROM branch WHERE session = ?", (known.num,)
-            ).fetchone()[0]
-        self._known[session_id] = known
+            return None
+        known = self._known[session_id] = _Known(row[0])
+        known.leaf = row[1]
+        known.recorded = bool(row[2])
+        known.fork = forks.fork_of(self._db, known.num)
+        known.labels = frozenset(
+            digest for (digest,) in self._db.execute("SELECT digest FROM label WHERE session = ?", (known.num,))
+        )
+        known.branches = self._db.execute(
+            "SELECT coalesce(max(branch) + 1, 0) FROM branch WHERE session = ?", (known.num,)
+        ).fetchone()[0]
         return known
 
     def _drop(self, session_id: str, known: _Known, drops: frozenset[Drop]) -> None:
         self._insert_staged()
         if Drop.ENTRIES in drops:
-            self._db.execute("DELETE FROM entry WHERE session = ?", (known.num,))
-            self._db.execute("DELETE FROM branch WHERE session = ?", (known.num,))
+            if forks.is_source(self._db, known.num):
+                self._leave_to_forks(known)
+            else:
+                self._db.execute("DELETE FROM entry WHERE session = ?", (known.num,))
+                self._db.execute("DELETE FROM branch WHERE session = ?", (known.num,))
+                if known.fork is not None:
+                    forks.let_go(self._db, known.fork)
             self._inserted = None
-            known.branches, known.last = 0, None
+            known.branches, known.last, known.fork = 0, None, None
             known.tips.clear()
         if Drop.LEAF in drops:
             known.leaf = None
@@ -163,6 +187,49 @@ class Writer:
                 (known.num,),
             )
             self._label(known, None)
+
+    # --- forks ---
+
+    def _share(self, known: _Known, copied: Copied) -> None:
+        """Makes a session without entries a fork."""
+        self._insert_staged()
+        source = self._find(copied.session_id)
+        branch, pos = UNPLACED if source is None else self._place_of(source, copied.entry_id)
+        if source is None or branch is None or pos is None:
+            raise StorageError("what was to be copied has changed meanwhile; try again")
+        known.fork = forks.share(self._db, known.num, source.num, branch, pos, copied.prefix)
+        self._kept[known.fork.source] = set()
+        self._new_branch(known, None, 0)
+        known.tips[0] = pos
+        known.last = (known.fork.id_at(pos), (0, pos))
+
+    def _keep_for_forks(self, known: _Known, entry_id: str, seq: int) -> None:
+        """To be called before an entry is changed in place."""
+        if known.num not in self._kept:
+            self._kept[known.num] = set() if forks.is_source(self._db, known.num) else None
+        kept = self._kept[known.num]
+        if kept is None:
+            return
+        place = self._place_of(known, entry_id)
+        if place not in kept and place[0] is not None and place[1] is not None:
+            forks.keep(self._db, known.num, place[0], place[1], seq)
+            kept.add(place)
+
+    def _copy_out(self, fork: Fork, seq: int) -> None:
+        forks.copy_out(self._db, fork, seq)
+        for known in self._known.values():
+            if known.num == fork.session:
+                known.fork = None
+
+    def _leave_to_forks(self, known: _Known) -> None:
+        """The session goes on without the entries that it has, under another number. The old one is nobody's as long as
+        it has forks, for they have greater ones."""
+        left = known.num
+        known.num = self._db.execute("SELECT max(num) + 1 FROM session").fetchone()[0]
+        self._db.execute("UPDATE session SET num = ? WHERE num = ?", (known.num, left))
+        self._db.execute("UPDATE label SET session = ? WHERE session = ?", (known.num, left))
+        self._kept[known.num] = None
+        forks.trim(self._db, left)
 
     # --- entries ---
 
@@ -194,7 +261,7 @@ class Writer:
             if old_parent != entry.parent_id:
                 self._insert_staged()
                 staged = None
-                self._unplace(known)
+                self._unplace(known, seq)
             if staged is not None:
                 self._staged[key] = rows.row(known.num, entry, staged[BRANCH], staged[POS], seq)
             else:
@@ -212,18 +279,32 @@ class Writer:
                     (known.num, *chunk),
                 ).fetchall()
             )
+        if known.fork is not None:
+            for id_ in ids:
+                pos = known.fork.pos_of(id_)
+                if pos is not None:
+                    found.setdefault(id_, known.fork.parent_at(pos))
         return found
 
     def _replace(self, known: _Known, entry: Entry, seq: int) -> None:
+        self._keep_for_forks(known, entry.id, seq)
         _, id_, *values, _, _, _ = rows.row(known.num, entry, None, None, seq)
-        self._db.execute(
+        replaced = self._db.execute(
             "UPDATE entry SET parent_id = ?, timestamp = ?, role = ?, body = ?, revision = ?, origin = ?, sum = ?,"
             " seq = ? WHERE session = ? AND id = ?",
             (*values, seq, known.num, id_),
-        )
+        ).rowcount
+        if not replaced and known.fork is not None:  # it was the source's so far
+            self._staged[known.num, id_] = rows.row(known.num, entry, 0, known.fork.pos_of(id_), seq)
+            self._insert_staged()
 
-    def _unplace(self, known: _Known) -> None:
+    def _unplace(self, known: _Known, seq: int) -> None:
         """An entry was hung elsewhere, so no place of the session can be trusted: from now on its paths are walked."""
+        for fork in forks.forks_from(self._db, known.num):
+            self._copy_out(fork, seq)
+        if known.fork is not None:
+            self._copy_out(known.fork, seq)
+        self._kept[known.num] = None
         self._db.execute("UPDATE entry SET branch = NULL, pos = NULL WHERE session = ?", (known.num,))
         self._db.execute("DELETE FROM branch WHERE session = ?", (known.num,))
         known.branches, known.last = 0, None
@@ -255,6 +336,8 @@ class Writer:
         row = self._db.execute(
             "SELECT branch, pos FROM entry WHERE session = ? AND id = ?", (known.num, entry_id)
         ).fetchone()
+        if row is None and known.fork is not None and (pos := known.fork.pos_of(entry_id)) is not None:
+            return 0, pos
         return UNPLACED if row is None else row
 
     def _tip(self, known: _Known, branch: int) -> int:
@@ -263,6 +346,8 @@ class Writer:
             tip = self._db.execute(
                 "SELECT max(pos) FROM entry WHERE session = ? AND branch = ?", (known.num, branch)
             ).fetchone()[0]
+            if branch == 0 and known.fork is not None:
+                tip = max(known.fork.last, -1 if tip is None else tip)
             known.tips[branch] = tip
         return tip
 
@@ -318,7 +403,7 @@ class Writer:
 
     def _has_entries(self, known: _Known) -> bool:
         row = self._db.execute("SELECT 1 FROM entry WHERE session = ? LIMIT 1", (known.num,)).fetchone()
-        return row is not None
+        return row is not None or known.fork is not None
 
     def _label(self, known: _Known, metadata: JsonObject | None) -> None:
         if metadata is known.metadata:

@@ -26,8 +26,8 @@ log = structlog.get_logger("session_manager.sqlite")
 MOST_LOG_BYTES = 64 << 20
 """When the log has grown beyond this, because readers always held on to some of it, commits wait for them."""
 
-WEIGHED = 64
-"""Batches after which the log's length is looked at once more."""
+WEIGHED, BATCH_BYTES = 4 << 20, 64 << 10
+"""Bytes of changes after which the log's length is looked at once more, and how many a batch counts for at least."""
 
 LOG_PAUSE = 5.0
 """Seconds between two attempts at that."""
@@ -50,7 +50,7 @@ class Writing:
         self._opened: tuple[Identity, Identity] | None = None
         """Which files the connection has open."""
         self._unweighed = 0
-        """Batches since the log's length was looked at."""
+        """Bytes since the log's length was looked at."""
         self._last_pressed = 0.0
 
     # --- opening and closing ---
@@ -123,7 +123,7 @@ class Writing:
             if changed:
                 self._check_there()
                 self._directory.is_in_order()
-            self._unweighed += 1
+            self._unweighed += BATCH_BYTES + sum(entry.size for change in batch for entry in change.entries)
             if self._unweighed >= WEIGHED:
                 self._weigh_log()
             first = writer.apply(batch)

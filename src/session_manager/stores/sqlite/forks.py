@@ -1,0 +1,265 @@
+"""Forks that share the rows of the session they come from.
+
+A fork of a long path holds no copies. It says where its path comes from, and the ids that its entries have: a prefix
+and their position. Of the positions on branch 0 that it shares, those that have a row of its own are that row; the
+others are what the source has there. Before a source changes a shared row, each fork gets what was there as a row of
+its own (`keep`). A source that is deleted leaves what its forks still need under its number (`trim`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from session_manager.errors import StorageError
+from session_manager.model import Entry
+from session_manager.store import Copied
+from session_manager.stores.sqlite import rows
+from session_manager.stores.sqlite.rows import ENTRY
+
+SHARED_FROM = 100
+"""A shorter path is copied: that costs little, and nobody has to look after it later."""
+
+DEEPEST = 24
+"""Most forks of forks that are looked through; the next one is a copy."""
+
+_INSERT = f"INSERT INTO entry (session, {ENTRY}, branch, pos, seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)"  # noqa: S608 # fixed texts
+
+
+class Fork(NamedTuple):
+    """A row of `fork`."""
+
+    session: int
+    source: int
+    branch: int
+    """Of the source, on which the shared path ends."""
+    last: int
+    """The last position that is shared."""
+    prefix: str
+
+    def id_at(self, pos: int) -> str:
+        return Copied.id_at(self.prefix, pos)
+
+    def parent_at(self, pos: int) -> str | None:
+        return self.id_at(pos - 1) if pos else None
+
+    def pos_of(self, entry_id: str) -> int | None:
+        """Where a shared entry is; None for any other."""
+        digits = entry_id.removeprefix(self.prefix)
+        try:
+            pos = int(digits, 16)
+        except ValueError:
+            return None
+        return pos if pos <= self.last and self.id_at(pos) == entry_id else None
+
+    def entry_at(self, pos: int, entry: Entry) -> Entry:
+        """A source's entry as the fork has it."""
+        return Entry(self.id_at(pos), self.parent_at(pos), entry.timestamp, entry.role, entry.body, 0, entry.origin)
+
+    def row_at(self, pos: int, columns: Sequence[Any]) -> tuple[Any, ...]:
+        """Columns of ENTRY of a source as those of a row of the fork. What was damaged stays so."""
+        _, _, timestamp, role, body, revision, origin, sum_ = columns
+        if rows.is_sound(timestamp, role, body, revision, origin, sum_):
+            sum_, revision = rows.checksum(timestamp, role, body, 0, origin), 0
+        return (self.id_at(pos), self.parent_at(pos), timestamp, role, body, revision, origin, sum_)
+
+
+class Stretch(NamedTuple):
+    """Rows of one branch, one behind another, that are part of a path."""
+
+    session: int
+    branch: int
+    first: int
+    last: int
+
+
+def fork_of(db: sqlite3.Connection, session: int) -> Fork | None:
+    row = db.execute("SELECT session, source, branch, last, prefix FROM fork WHERE session = ?", (session,)).fetchone()
+    return None if row is None else Fork(*row)
+
+
+def forks_from(db: sqlite3.Connection, source: int) -> list[Fork]:
+    found = db.execute("SELECT session, source, branch, last, prefix FROM fork WHERE source = ?", (source,))
+    return [Fork(*row) for row in found.fetchall()]
+
+
+def is_source(db: sqlite3.Connection, session: int) -> bool:
+    return db.execute("SELECT 1 FROM fork WHERE source = ? LIMIT 1", (session,)).fetchone() is not None
+
+
+def depth(db: sqlite3.Connection, session: int) -> int:
+    """How many forks of forks a session is, as far as it matters."""
+    found = 0
+    fork = fork_of(db, session)
+    while fork is not None and found < DEEPEST:
+        found += 1
+        fork = fork_of(db, fork.source)
+    return found
+
+
+# --- paths ---
+
+
+def branches(db: sqlite3.Connection, session: int, branch: int, pos: int) -> list[Stretch]:
+    """The path that ends at a place, from the root on: one stretch per branch it runs through, shared rows among them.
+    Raises StorageError where the index is damaged."""
+    found: list[Stretch] = []
+    at: int | None = branch
+    while at is not None:
+        row = db.execute("SELECT parent, start FROM branch WHERE session = ? AND branch = ?", (session, at)).fetchone()
+        if row is None or (row[0] is not None and row[0] >= at):
+            raise StorageError("the index of a session is damaged")
+        found.append(Stretch(session, at, row[1], pos))
+        at, pos = row[0], row[1] - 1
+    found.reverse()
+    return found
+
+
+def path(db: sqlite3.Connection, session: int, branch: int, pos: int, fork: Fork | None) -> list[Stretch]:
+    """The same, each stretch with the session whose rows it really is. `fork` is that of the session."""
+    own = branches(db, session, branch, pos)
+    head = own[0]
+    if fork is None or head.branch != 0:
+        return own
+    last = min(fork.last, head.last)
+    shared = path(db, fork.source, fork.branch, fork.last, fork_of(db, fork.source))
+    found = _overlaid(_until(shared, last), _own_rows(db, session, last))
+    if head.last > last:
+        found.append(Stretch(session, 0, last + 1, head.last))
+    return found + own[1:]
+
+
+def at(db: sqlite3.Connection, fork: Fork, pos: int) -> Any:
+    """The columns of ENTRY of what a fork has at a shared position without a row of its own; None when it is gone."""
+    stretch = path(db, fork.session, 0, pos, fork)[-1]
+    return db.execute(
+        f"SELECT {ENTRY} FROM entry WHERE session = ? AND branch = ? AND pos = ? AND branch IS NOT NULL",  # noqa: S608
+        (stretch.session, stretch.branch, pos),
+    ).fetchone()
+
+
+def inherited(db: sqlite3.Connection, fork: Fork) -> Iterable[tuple[int, Any]]:
+    """What a fork has without rows of its own: position and columns of ENTRY."""
+    for stretch in path(db, fork.session, 0, fork.last, fork):
+        if stretch.session != fork.session:
+            yield from (
+                (pos, columns)
+                for pos, *columns in db.execute(
+                    f"SELECT pos, {ENTRY} FROM entry WHERE session = ? AND branch = ? AND pos BETWEEN ? AND ?"  # noqa: S608
+                    " AND branch IS NOT NULL ORDER BY pos",
+                    stretch,
+                )
+            )
+
+
+def _own_rows(db: sqlite3.Connection, session: int, last: int) -> list[Stretch]:
+    """The shared positions of a fork that have rows of its own."""
+    found: list[Stretch] = []
+    for (pos,) in db.execute(
+        "SELECT pos FROM entry WHERE session = ? AND branch = 0 AND pos <= ? AND branch IS NOT NULL ORDER BY pos",
+        (session, last),
+    ):
+        if found and found[-1].last == pos - 1:
+            found[-1] = found[-1]._replace(last=pos)
+        else:
+            found.append(Stretch(session, 0, pos, pos))
+    return found
+
+
+def _until(stretches: Iterable[Stretch], last: int) -> list[Stretch]:
+    return [one._replace(last=min(one.last, last)) for one in stretches if one.first <= last]
+
+
+def _overlaid(below: list[Stretch], above: list[Stretch]) -> list[Stretch]:
+    """Both sorted by position; where both have one, `above` counts."""
+    for top in above:
+        parts: list[Stretch] = []
+        for one in below:
+            if one.first < top.first:
+                parts.append(one._replace(last=min(one.last, top.first - 1)))
+            if one.last > top.last:
+                parts.append(one._replace(first=max(one.first, top.last + 1)))
+        below = sorted([*parts, top], key=lambda part: part.first)
+    return below
+
+
+# --- changes, within the writer's transaction ---
+
+
+def share(db: sqlite3.Connection, session: int, source: int, branch: int, pos: int, prefix: str) -> Fork:
+    """Makes a session without entries a fork of the path that ends at a place."""
+    while (fork := fork_of(db, source)) is not None and branch == 0 and pos <= fork.last:
+        if _own_rows(db, source, pos):
+            break
+        source = fork.source  # which has all of it
+        branch = next(one.branch for one in branches(db, source, fork.branch, fork.last) if one.last >= pos)
+    made = Fork(session, source, branch, pos, prefix)
+    db.execute("INSERT INTO fork (session, source, branch, last, prefix) VALUES (?, ?, ?, ?, ?)", made)
+    return made
+
+
+def keep(db: sqlite3.Connection, source: int, branch: int, pos: int, seq: int) -> None:
+    """Gives each fork that shares a position a row of its own there, before the source's is changed."""
+    for fork in forks_from(db, source):
+        shares = pos <= fork.last and any(
+            one.branch == branch and one.first <= pos <= one.last
+            for one in branches(db, source, fork.branch, fork.last)
+        )
+        if not shares or _has_row(db, fork.session, pos):
+            continue
+        columns = at(db, fork, pos)
+        if columns is not None:
+            db.execute(_INSERT, (fork.session, *fork.row_at(pos, columns), pos, seq))
+
+
+def copy_out(db: sqlite3.Connection, fork: Fork, seq: int) -> None:
+    """Makes a fork one that shares nothing."""
+    copies = [(fork.session, *fork.row_at(pos, columns), pos, seq) for pos, columns in inherited(db, fork)]
+    db.executemany(_INSERT, copies)
+    let_go(db, fork)
+
+
+def let_go(db: sqlite3.Connection, fork: Fork) -> None:
+    """Forgets that a session is a fork, and what only it still needed."""
+    db.execute("DELETE FROM fork WHERE session = ?", (fork.session,))
+    if db.execute("SELECT 1 FROM session WHERE num = ?", (fork.source,)).fetchone() is None:
+        trim(db, fork.source)
+
+
+def trim(db: sqlite3.Connection, gone: int) -> None:
+    """Removes of a session that is gone what none of its forks needs."""
+    needed: dict[int, int] = {}
+    for fork in forks_from(db, gone):
+        for one in branches(db, gone, fork.branch, fork.last):
+            needed[one.branch] = max(one.last, needed.get(one.branch, -1))
+    for (branch,) in db.execute("SELECT branch FROM branch WHERE session = ?", (gone,)).fetchall():
+        db.execute(
+            "DELETE FROM entry WHERE session = ? AND branch = ? AND pos > ? AND branch IS NOT NULL",
+            (gone, branch, needed.get(branch, -1)),
+        )
+        if branch not in needed:
+            db.execute("DELETE FROM branch WHERE session = ? AND branch = ?", (gone, branch))
+    if _has_unplaced(db, gone):
+        db.execute("DELETE FROM entry WHERE session = ? AND branch IS NULL", (gone,))
+    own = fork_of(db, gone)
+    if own is not None and 0 not in needed:
+        let_go(db, own)
+
+
+def _has_unplaced(db: sqlite3.Connection, session: int) -> bool:
+    """Two counts in indexes, where to look at every row would take thirty times as long."""
+    counts = db.execute(
+        "SELECT (SELECT count(*) FROM entry WHERE session = :it),"
+        " (SELECT count(*) FROM entry WHERE session = :it AND branch IS NOT NULL)",
+        {"it": session},
+    )
+    every, placed = counts.fetchone()
+    return bool(every != placed)
+
+
+def _has_row(db: sqlite3.Connection, session: int, pos: int) -> bool:
+    found = db.execute(
+        "SELECT 1 FROM entry WHERE session = ? AND branch = 0 AND pos = ? AND branch IS NOT NULL", (session, pos)
+    )
+    return found.fetchone() is not None
