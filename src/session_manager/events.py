@@ -19,6 +19,7 @@ from session_manager.model import (
     SessionMeta,
     Status,
     Uint64,
+    Value,
     decode,
     decode_custom,
     encode,
@@ -26,7 +27,7 @@ from session_manager.model import (
 )
 
 
-class Event(Struct, omit_defaults=True):
+class Event(Value, omit_defaults=True):
     """What all events share: they belong to one session."""
 
     trigger_type: ClassVar[str]
@@ -148,7 +149,7 @@ class Envelope(Struct, omit_defaults=True):
     session_metadata: JsonObject | None = None
 
 
-class Emission(Struct, frozen=True):
+class Emission(Struct, frozen=True, gc=False):
     """An event and the metadata that the session had at that moment (for a deletion: before it)."""
 
     event: Event
