@@ -37,7 +37,7 @@ WORKS: tuple[Work, ...] = (
     Work("append_alone", "entries", "one insert in one commit"),
     Work("last", "entries", "read the last 50 messages"),
     Work("middle", "entries", "read 50 messages from the middle"),
-    Work("fork", "entries", "fork at the end (copies the whole path)"),
+    Work("fork", "entries", "fork at the end"),
     Work("resume", "entries", "resume: open the store again and read the last 50"),
     Work("list", "sessions", "list the newest 50 sessions"),
     Work("list_owner", "sessions", "list the newest 50 of one owner (1 session in 1,000, but at least 60)"),
