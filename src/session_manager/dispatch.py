@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import structlog
 from msgspec import Struct
 
 from session_manager import bulk, door
@@ -20,6 +21,8 @@ from session_manager.model import decode, encode
 from session_manager.outcome import Outcome, Reloader, Tools
 from session_manager.paging import Limits
 from session_manager.store import Change, Store
+
+log = structlog.get_logger("session_manager.dispatch")
 
 Publish = Callable[[Sequence[Emission]], None]
 """Takes the events of one durable change, in order; returns at once and never raises."""
@@ -135,10 +138,18 @@ class Service:
             return runtime.store.commit(view, outcome.change)
         if runtime.expect is not None:
             runtime.expect(outcome.emissions)
-        return runtime.store.commit(view, outcome.change, partial(runtime.publish, outcome.emissions))
+        return runtime.store.commit(view, outcome.change, partial(_tell, runtime.publish, outcome.emissions))
 
     def _tools(self, runtime: Runtime, view: Any) -> Tools:
         return Tools(view, runtime.store, self._clock, self._ids, runtime.limits, self._reloader)
+
+
+def _tell(publish: Publish, emissions: Sequence[Emission]) -> None:
+    """Whoever publishes must not raise; if it does all the same, the store and the caller are none the worse."""
+    try:
+        publish(emissions)
+    except Exception:
+        log.exception("events of a change could not be told", session_id=emissions[0].event.session_id)
 
 
 def _check_sizes(change: Change) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -16,7 +17,11 @@ from session_manager.errors import InvalidRequest
 from session_manager.events import Emission, MessageAdded
 from session_manager.hub import Hub
 from session_manager.model import TextBlock, UserMessage
+from session_manager.store import Store
+from session_manager.stores.memory import MemoryStore
+from session_manager.stores.sqlite import SqliteStore
 from tests.faults.conftest import Figure
+from tests.faults.load import service, user
 
 SESSIONS = 50
 
@@ -125,3 +130,20 @@ def test_there_is_a_greatest_number_of_bindings() -> None:
     table.remove("5")
     table.add(made)
     assert len(table) == MAX_BINDINGS
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_publisher_that_fails_stops_neither_the_caller_nor_the_store(kind: str, tmp_path: Path) -> None:
+    def publish(_: object) -> None:
+        raise RuntimeError("nobody should do this")
+
+    store: Store = MemoryStore() if kind == "memory" else SqliteStore(tmp_path / "sessions.db")
+    await store.open()
+    to = service(store, publish)
+    await to.call("session::ensure", {"session_id": "s"})
+    calls = [to.call("session::append", {"session_id": "s", "message": user(str(n))}) for n in range(20)]
+    with structlog.testing.capture_logs() as logs:
+        await asyncio.wait_for(asyncio.gather(*calls), 10)
+    assert len(logs) == 20
+    assert (await to.call("session::get", {"session_id": "s"}))["meta"]["message_count"] == 20
+    await store.close()
