@@ -29,25 +29,27 @@ def rows(path: Path) -> list[Any]:
     return found
 
 
-def long_chain(parent: str | None, count: int, prefix: str) -> tuple[Entry, ...]:
+def long_chain(parent: str | None, count: int, prefix: str, **same: Any) -> tuple[Entry, ...]:
     chance = random.Random(count)
     made: list[Entry] = []
     for number in range(count):
-        role = chance.choice(["user", "assistant", None])
+        role = chance.choice(["user", "assistant", "function_result", "custom", None])
         body = f'{{"n":"{prefix}é{number}"}}'.encode()
-        origin = chance.choice([None, b'{"by":1}'])
-        revision = chance.choice([0, 3, 2**64 - 1])
-        made.append(Entry(f"{prefix}{number}", parent, -number, role, body, revision, origin))  # type: ignore[arg-type] # a role
+        fields = {"timestamp": 7, "revision": 0, "origin": None, **same}
+        made.append(Entry(f"{prefix}{number}", parent, role=role, body=body, **fields))  # type: ignore[arg-type] # a role
         parent = made[-1].id
     return tuple(made)
 
 
 @pytest.mark.parametrize("count", [1, L - 1, L, L + 1, 3 * L, 3 * L + 7])
+@pytest.mark.parametrize(
+    "same", [{}, {"origin": b'{"by":1}', "timestamp": -5, "revision": 2**64 - 1}], ids=["plain", "with an origin"]
+)
 @pytest.mark.parametrize("parent", [None, "c", "b", "stray"], ids=["a root", "the tip", "a fork", "no place"])
 async def test_entries_at_once_leave_the_rows_that_they_leave_one_by_one(
-    count: int, parent: str | None, tmp_path: Path
+    count: int, parent: str | None, same: dict[str, Any], tmp_path: Path
 ) -> None:
-    entries = long_chain(parent, count, "n")
+    entries = long_chain(parent, count, "n", **same)
     found = []
     for name, changes in (
         ("at-once.db", [entries]),
@@ -86,12 +88,18 @@ async def test_a_run_in_the_middle_of_others_changes_keeps_their_order(tmp_path:
     assert wrong_places(tmp_path / "sessions.db") == []
 
 
-async def test_entries_that_do_not_hang_together_are_no_run(tmp_path: Path) -> None:
+async def test_entries_that_do_not_hang_together_or_are_not_alike_are_no_run(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "sessions.db", "OFF")
     await store.open()
     left, right = long_chain("root", L, "l"), long_chain("root", L, "r")
     await put(store, Change("s", meta("s"), right[-1].id, (entry("root"), *left, *right), fresh=True))
     assert (await store.path(PathQuery("s", left[-1].id))).entries[1:] == left
     assert (await store.path(PathQuery("s"))).entries[1:] == right
+    for other in ({"timestamp": 8}, {"revision": 1}, {"origin": b"{}"}):
+        name = next(iter(other))
+        whole = long_chain(None, L, name)
+        whole = (*whole, *long_chain(whole[-1].id, 1, f"last {name}", **other))
+        await put(store, Change(name, meta(name), whole[-1].id, whole, fresh=True))
+        assert (await store.path(PathQuery(name))).entries == whole
     await store.close()
     assert wrong_places(tmp_path / "sessions.db") == []

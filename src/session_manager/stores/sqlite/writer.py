@@ -234,7 +234,7 @@ class Writer:
     # --- entries ---
 
     def _put_fresh(self, known: _Known, entries: Sequence[Entry], seq: int) -> None:
-        if len(entries) >= runs.LENGTH and runs.hang_together(entries):
+        if runs.is_one(entries):
             self._insert_staged()
             branch, pos = self._place(known, entries[0])
             count = runs.insert(self._db, known.num, entries, branch, pos, seq)
