@@ -97,7 +97,7 @@ async def test_entries_that_do_not_hang_together_or_are_not_alike_are_no_run(tmp
     assert (await store.path(PathQuery("s"))).entries[1:] == right
     for other in ({"timestamp": 8}, {"revision": 1}, {"origin": b"{}"}):
         name = next(iter(other))
-        whole = long_chain(None, L, name)
+        whole = long_chain(None, L - 1, name)
         whole = (*whole, *long_chain(whole[-1].id, 1, f"last {name}", **other))
         await put(store, Change(name, meta(name), whole[-1].id, whole, fresh=True))
         assert (await store.path(PathQuery(name))).entries == whole
