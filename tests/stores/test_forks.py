@@ -83,6 +83,7 @@ async def test_a_fork_adds_no_rows_and_reads_like_a_copy(store: SqliteStore, tmp
         f"{prefix(1)}9",
         prefix(1),
         f"{prefix(2)}00000001",
+        f"{prefix(1)}-0000001",
     ):
         assert await store.entry("f", other) is None
 
@@ -193,11 +194,29 @@ async def test_a_fork_of_what_has_changed_meanwhile_is_refused_alone(store: Sqli
     await put(store, Change("s", meta("s"), "b", chain("a", "b")))
     copied = Copied("s", "b", prefix(1))
     await put(store, Change("s", drops=EVERYTHING))
-    other = store.commit(store.ahead(), Change("t", meta("t")))
+    at_work = store.commit(store.ahead(), Change("t", meta("t")))
+    refused = Change("f", meta("f"), f"{prefix(1)}00000001", copied=copied, fresh=True)
+    batch = [
+        store.commit(store.ahead(), change) for change in (Change("u", meta("u")), refused, Change("v", meta("v")))
+    ]
+    await at_work
+    await batch[0]
     with pytest.raises(StorageError, match="try again"):
-        await put(store, Change("f", meta("f"), f"{prefix(1)}00000001", copied=copied, fresh=True))
-    await other
-    assert await store.ids() == ["t"]
+        await batch[1]
+    await batch[2]
+    assert await store.ids() == ["t", "u", "v"]
+
+
+async def test_a_path_of_a_fork_that_has_no_places_is_walked_into_what_it_shares(store: SqliteStore) -> None:
+    await put(store, Change("s", meta("s"), "c", (*chain("a", "b"), entry("c", "b", None))))
+    await fork(store, "s", "c", "f")
+    shared = [f"{prefix(1)}0000000{n}" for n in range(3)]
+    await put(store, Change("f", entries=(entry("late", "gap"),)), Change("f", entries=(entry("gap", shared[2]),)))
+    page = await store.path(PathQuery("f", leaf="late"))
+    assert [one.id for one in page.entries] == [*shared, "gap", "late"]
+    assert list(page.entries[:3]) == [await store.entry("f", id_) for id_ in shared]
+    page = await store.path(PathQuery("f", leaf="late", include_custom=False, after=shared[1], limit=1))
+    assert ([one.id for one in page.entries], page.more) == (["gap"], True)
 
 
 async def test_forks_of_forks_are_copied_at_some_depth(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,6 +310,13 @@ class Pair:
         if parent != old.id:
             await self.do(Change(session, entries=(replace(old, parent_id=parent),)))
 
+    async def orphan(self) -> None:
+        """An entry that is there before its parent."""
+        session, under = await self.some()
+        late, gap = f"n{self.fresh()}", f"n{self.fresh()}"
+        await self.do(Change(session, leaf=late, entries=(entry(late, gap),)))
+        await self.do(Change(session, entries=(entry(gap, under.id),)))
+
     async def root(self) -> None:
         session, _ = await self.some()
         await self.do(Change(session, entries=(entry(f"n{self.fresh()}"),)))
@@ -378,6 +404,8 @@ async def test_whatever_happens_forks_read_like_copies_and_nothing_is_left_behin
     weights = [6, 4, 3, 6, 1, 1, 1, 0.5]
     if seed % 3 == 0:
         steps, weights = [*steps, pair.rehang], [*weights, 2]
+    if seed % 3 == 1:
+        steps, weights = [*steps, pair.orphan], [*weights, 2]
     for _ in range(3):
         await pair.again()
     for _ in range(80):

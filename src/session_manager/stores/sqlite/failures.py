@@ -19,6 +19,10 @@ UNDONE = frozenset({"SQLITE_IOERR_FSYNC", "SQLITE_IOERR_WRITE", "SQLITE_FULL"})
 """Failures that a connection undoes by itself, if it is in no transaction afterwards."""
 
 
+class OfOneSession(StorageError):
+    """What is wrong with one session, or with what is to be done to it, and is no reason to doubt the database."""
+
+
 def translated(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Calls the function. Raises StorageError in place of what comes from below."""
     try:

@@ -12,10 +12,10 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from session_manager.errors import StorageError
 from session_manager.model import Entry
 from session_manager.store import Copied
 from session_manager.stores.sqlite import rows
+from session_manager.stores.sqlite.failures import OfOneSession
 from session_manager.stores.sqlite.rows import ENTRY
 
 SHARED_FROM = 100
@@ -51,7 +51,7 @@ class Fork(NamedTuple):
             pos = int(digits, 16)
         except ValueError:
             return None
-        return pos if pos <= self.last and self.id_at(pos) == entry_id else None
+        return pos if 0 <= pos <= self.last and self.id_at(pos) == entry_id else None
 
     def entry_at(self, pos: int, entry: Entry) -> Entry:
         """A source's entry as the fork has it."""
@@ -103,13 +103,13 @@ def depth(db: sqlite3.Connection, session: int) -> int:
 
 def branches(db: sqlite3.Connection, session: int, branch: int, pos: int) -> list[Stretch]:
     """The path that ends at a place, from the root on: one stretch per branch it runs through, shared rows among them.
-    Raises StorageError where the index is damaged."""
+    Raises OfOneSession where the index is damaged."""
     found: list[Stretch] = []
     at: int | None = branch
     while at is not None:
         row = db.execute("SELECT parent, start FROM branch WHERE session = ? AND branch = ?", (session, at)).fetchone()
         if row is None or (row[0] is not None and row[0] >= at):
-            raise StorageError("the index of a session is damaged")
+            raise OfOneSession("the index of a session is damaged")
         found.append(Stretch(session, at, row[1], pos))
         at, pos = row[0], row[1] - 1
     found.reverse()
@@ -132,21 +132,31 @@ def path(db: sqlite3.Connection, session: int, branch: int, pos: int, fork: Fork
 
 def at(db: sqlite3.Connection, fork: Fork, pos: int) -> Any:
     """The columns of ENTRY of what a fork has at a shared position without a row of its own; None when it is gone."""
-    stretch = path(db, fork.session, 0, pos, fork)[-1]
-    return db.execute(
+    for one in branches(db, fork.source, fork.branch, fork.last):
+        if one.first <= pos <= one.last:
+            return columns_at(db, fork.source, one.branch, pos)
+    return None
+
+
+def columns_at(db: sqlite3.Connection, session: int, branch: int, pos: int) -> Any:
+    """The columns of ENTRY of what a session has at a place, be it shared; None when it is gone."""
+    found = db.execute(
         f"SELECT {ENTRY} FROM entry WHERE session = ? AND branch = ? AND pos = ? AND branch IS NOT NULL",  # noqa: S608
-        (stretch.session, stretch.branch, pos),
+        (session, branch, pos),
     ).fetchone()
+    if found is None and branch == 0 and (fork := fork_of(db, session)) is not None and pos <= fork.last:
+        return at(db, fork, pos)
+    return found
 
 
-def inherited(db: sqlite3.Connection, fork: Fork) -> Iterable[tuple[int, Any]]:
-    """What a fork has without rows of its own: position and columns of ENTRY."""
+def inherited(db: sqlite3.Connection, fork: Fork, what: str = ENTRY) -> Iterable[tuple[int, Any]]:
+    """What a fork has without rows of its own: position and columns."""
     for stretch in path(db, fork.session, 0, fork.last, fork):
         if stretch.session != fork.session:
             yield from (
                 (pos, columns)
                 for pos, *columns in db.execute(
-                    f"SELECT pos, {ENTRY} FROM entry WHERE session = ? AND branch = ? AND pos BETWEEN ? AND ?"  # noqa: S608
+                    f"SELECT pos, {what} FROM entry WHERE session = ? AND branch = ? AND pos BETWEEN ? AND ?"  # noqa: S608
                     " AND branch IS NOT NULL ORDER BY pos",
                     stretch,
                 )
@@ -173,15 +183,22 @@ def _until(stretches: Iterable[Stretch], last: int) -> list[Stretch]:
 
 def _overlaid(below: list[Stretch], above: list[Stretch]) -> list[Stretch]:
     """Both sorted by position; where both have one, `above` counts."""
-    for top in above:
-        parts: list[Stretch] = []
-        for one in below:
-            if one.first < top.first:
-                parts.append(one._replace(last=min(one.last, top.first - 1)))
-            if one.last > top.last:
-                parts.append(one._replace(first=max(one.first, top.last + 1)))
-        below = sorted([*parts, top], key=lambda part: part.first)
-    return below
+    found: list[Stretch] = []
+    done = 0
+    for one in below:
+        first = one.first
+        while done < len(above) and above[done].first <= one.last:
+            top = above[done]
+            if first < top.first:
+                found.append(one._replace(first=first, last=top.first - 1))
+            first = max(first, top.last + 1)
+            if first > one.last + 1:
+                break  # it hides some of the next one too
+            found.append(top)
+            done += 1
+        if first <= one.last:
+            found.append(one._replace(first=first))
+    return found + above[done:]
 
 
 # --- changes, within the writer's transaction ---
@@ -201,16 +218,20 @@ def share(db: sqlite3.Connection, session: int, source: int, branch: int, pos: i
 
 def keep(db: sqlite3.Connection, source: int, branch: int, pos: int, seq: int) -> None:
     """Gives each fork that shares a position a row of its own there, before the source's is changed."""
-    for fork in forks_from(db, source):
-        shares = pos <= fork.last and any(
-            one.branch == branch and one.first <= pos <= one.last
-            for one in branches(db, source, fork.branch, fork.last)
-        )
-        if not shares or _has_row(db, fork.session, pos):
-            continue
-        columns = at(db, fork, pos)
-        if columns is not None:
-            db.execute(_INSERT, (fork.session, *fork.row_at(pos, columns), pos, seq))
+    ends = {
+        end
+        for end, last in _ends(db, source)
+        if any(one.branch == branch and pos <= one.last for one in branches(db, source, end, last))
+    }
+    lacking = db.execute(
+        "SELECT session, source, branch, last, prefix FROM fork WHERE source = ? AND last >= ? AND NOT EXISTS (SELECT 1"
+        " FROM entry WHERE entry.session = fork.session AND entry.branch = 0 AND pos = ? AND entry.branch IS NOT NULL)",
+        (source, pos, pos),
+    ).fetchall()
+    sharing = [fork for row in lacking if (fork := Fork(*row)).branch in ends]
+    columns = columns_at(db, source, branch, pos) if sharing else None
+    if columns is not None:
+        db.executemany(_INSERT, ((fork.session, *fork.row_at(pos, columns), pos, seq) for fork in sharing))
 
 
 def copy_out(db: sqlite3.Connection, fork: Fork, seq: int) -> None:
@@ -223,15 +244,14 @@ def copy_out(db: sqlite3.Connection, fork: Fork, seq: int) -> None:
 def let_go(db: sqlite3.Connection, fork: Fork) -> None:
     """Forgets that a session is a fork, and what only it still needed."""
     db.execute("DELETE FROM fork WHERE session = ?", (fork.session,))
-    if db.execute("SELECT 1 FROM session WHERE num = ?", (fork.source,)).fetchone() is None:
-        trim(db, fork.source)
+    _trim_if_gone(db, fork.source)
 
 
 def trim(db: sqlite3.Connection, gone: int) -> None:
     """Removes of a session that is gone what none of its forks needs."""
     needed: dict[int, int] = {}
-    for fork in forks_from(db, gone):
-        for one in branches(db, gone, fork.branch, fork.last):
+    for end, last in _ends(db, gone):
+        for one in branches(db, gone, end, last):
             needed[one.branch] = max(one.last, needed.get(one.branch, -1))
     for (branch,) in db.execute("SELECT branch FROM branch WHERE session = ?", (gone,)).fetchall():
         db.execute(
@@ -243,8 +263,23 @@ def trim(db: sqlite3.Connection, gone: int) -> None:
     if _has_unplaced(db, gone):
         db.execute("DELETE FROM entry WHERE session = ? AND branch IS NULL", (gone,))
     own = fork_of(db, gone)
-    if own is not None and 0 not in needed:
+    if own is None:
+        return
+    if 0 not in needed:
         let_go(db, own)
+    elif needed[0] < own.last:
+        db.execute("UPDATE fork SET last = ? WHERE session = ?", (needed[0], gone))
+        _trim_if_gone(db, own.source)
+
+
+def _trim_if_gone(db: sqlite3.Connection, source: int) -> None:
+    if db.execute("SELECT 1 FROM session WHERE num = ?", (source,)).fetchone() is None:
+        trim(db, source)
+
+
+def _ends(db: sqlite3.Connection, source: int) -> list[tuple[int, int]]:
+    """The branches on which paths end that forks share, and the last position of each that is shared."""
+    return db.execute("SELECT branch, max(last) FROM fork WHERE source = ? GROUP BY branch", (source,)).fetchall()
 
 
 def _has_unplaced(db: sqlite3.Connection, session: int) -> bool:
@@ -256,10 +291,3 @@ def _has_unplaced(db: sqlite3.Connection, session: int) -> bool:
     )
     every, placed = counts.fetchone()
     return bool(every != placed)
-
-
-def _has_row(db: sqlite3.Connection, session: int, pos: int) -> bool:
-    found = db.execute(
-        "SELECT 1 FROM entry WHERE session = ? AND branch = 0 AND pos = ? AND branch IS NOT NULL", (session, pos)
-    )
-    return found.fetchone() is not None

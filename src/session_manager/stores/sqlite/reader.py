@@ -151,7 +151,7 @@ class Reader:
             if end is None and query.leaf is not None:
                 return PathPage(Found.NO_ENTRY, meta)
             if end is None or end[0] is None:
-                return self._walk(num, leaf, query, meta)
+                return self._walk(num, fork, leaf, query, meta)
             path = _Path(num, fork, forks.path(db, num, end[0], end[1], fork))
             return self._indexed(path, query, meta)
 
@@ -270,7 +270,7 @@ class Reader:
                 return None if row is None else row[0]
         return None
 
-    def _walk(self, num: int, leaf: str, query: PathQuery, meta: SessionMeta) -> PathPage:
+    def _walk(self, num: int, fork: Fork | None, leaf: str, query: PathQuery, meta: SessionMeta) -> PathPage:
         """A path that the index does not know: from link to link."""
         links: dict[str, tuple[str | None, Role | None]] = {
             id_: (parent_id, role)
@@ -278,6 +278,9 @@ class Reader:
                 "SELECT id, parent_id, role FROM entry WHERE session = ?", (num,)
             )
         }
+        if fork is not None:
+            roles = forks.inherited(self._db, fork, "role")
+            links.update((fork.id_at(pos), (fork.parent_at(pos), role)) for pos, (role,) in roles)
         ids = chain(query.session_id, leaf, lambda id_: links[id_][0] if id_ in links else MISSING)
         shown = [id_ for id_ in ids if query.shows(links[id_][1])]
         start = 0
@@ -285,12 +288,17 @@ class Reader:
             if query.after not in shown:
                 return PathPage(Found.NOT_SHOWN, meta)
             start = shown.index(query.after) + 1
-        statement = f"SELECT {ENTRY} FROM entry WHERE session = ? AND id = ?"  # noqa: S608 # fixed texts
-        found = (
-            rows.entry(query.session_id, self._db.execute(statement, (num, id_)).fetchone()) for id_ in shown[start:]
-        )
+        found = (self._linked(num, fork, id_, query) for id_ in shown[start:])
         page = take(((entry, len(entry.body)) for entry in found), query.limit, query.max_bytes)
         return PathPage(Found.PATH, meta, tuple(page), start + len(page) < len(shown))
+
+    def _linked(self, num: int, fork: Fork | None, id_: str, query: PathQuery) -> Entry:
+        statement = f"SELECT {ENTRY} FROM entry WHERE session = ? AND id = ?"  # noqa: S608 # fixed texts
+        row = self._db.execute(statement, (num, id_)).fetchone()
+        if row is None and fork is not None and (pos := fork.pos_of(id_)) is not None:
+            _, _, *columns = forks.at(self._db, fork, pos)
+            return fork.entry_at(pos, checked(query.session_id, id_, None, *columns))
+        return rows.entry(query.session_id, row)
 
     # --- lists ---
 

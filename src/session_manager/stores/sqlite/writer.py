@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
-from session_manager.errors import StorageError
 from session_manager.filters import canonical
 from session_manager.model import Entry, JsonObject, SessionMeta, encode
 from session_manager.store import Change, Copied, Drop
 from session_manager.stores.sqlite import forks, rows, runs
+from session_manager.stores.sqlite.failures import OfOneSession
 from session_manager.stores.sqlite.forks import Fork
 from session_manager.stores.sqlite.rows import BRANCH, PARENT, POS, SEQ, Row
 from session_manager.stores.sqlite.schema import LAST_COMMIT
@@ -196,7 +196,7 @@ class Writer:
         source = self._find(copied.session_id)
         branch, pos = UNPLACED if source is None else self._place_of(source, copied.entry_id)
         if source is None or branch is None or pos is None:
-            raise StorageError("what was to be copied has changed meanwhile; try again")
+            raise OfOneSession("what was to be copied has changed meanwhile; try again")
         known.fork = forks.share(self._db, known.num, source.num, branch, pos, copied.prefix)
         self._kept[known.fork.source] = set()
         self._new_branch(known, None, 0)

@@ -17,7 +17,7 @@ from session_manager.stores.directories import prepare_directory
 from session_manager.stores.holder import Holder
 from session_manager.stores.pending import Partly
 from session_manager.stores.sqlite import files
-from session_manager.stores.sqlite.failures import UNDONE, storage_error, translated
+from session_manager.stores.sqlite.failures import UNDONE, OfOneSession, storage_error, translated
 from session_manager.stores.sqlite.glance import Directory, Identity, glance
 from session_manager.stores.sqlite.writer import Writer
 
@@ -127,6 +127,8 @@ class Writing:
             if self._unweighed >= WEIGHED:
                 self._weigh_log()
             first = writer.apply(batch)
+        except OfOneSession as error:
+            return self._write_apart(writer, batch, error)
         except (sqlite3.OperationalError, OSError, StorageError) as error:
             if not _undone(error, writer):
                 self._disconnect()
@@ -154,6 +156,8 @@ class Writing:
                 raise
             except sqlite3.Error as reason:
                 failure = storage_error(reason)
+            except OfOneSession as reason:
+                failure = reason
             except Exception as reason:
                 log.error("a change could not be stored", error=f"{type(reason).__name__}: {reason}")
                 failure = StorageError("the change could not be stored")
