@@ -15,7 +15,7 @@ ONE_ROW = {"sequence"}
 """Tables that hold one row."""
 
 SORTED_AFTERWARDS = "label.session"
-"""Sessions with a rare label are few (at most `RARE`), found by it, and sorted then."""
+"""Sessions with a rare label are few (at most `lists.RARE`), found by it, and sorted then."""
 
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ensure", {"session_id": "$s"}),

@@ -7,29 +7,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from operator import itemgetter
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-import structlog
-
-from session_manager.errors import BrokenPath, StorageError
-from session_manager.filters import matches
-from session_manager.model import Entry, Role, SessionMeta, Status
-from session_manager.store import Extent, Found, ListPage, ListQuery, Order, PathPage, PathQuery, Session
+from session_manager.errors import BrokenPath
+from session_manager.model import Entry, Role, SessionMeta
+from session_manager.store import Extent, Found, ListPage, ListQuery, PathPage, PathQuery, Session
 from session_manager.stores.memory import take
-from session_manager.stores.sqlite import forks, rows
+from session_manager.stores.sqlite import forks, lists, rows
 from session_manager.stores.sqlite.forks import Fork, Stretch
 from session_manager.stores.sqlite.rows import ENTRY, checked
-from session_manager.stores.sqlite.writer import digest
 from session_manager.tree import MISSING, chain
-
-log = structlog.get_logger("session_manager.sqlite")
-
-STATUSES: tuple[Status, ...] = get_args(get_args(Status)[0])
-
-RARE = 1000
-"""A metadata filter that at most so many sessions match is answered from them; a commoner one from the sorted list."""
-
 
 UNKNOWN = object()
 
@@ -129,7 +116,7 @@ class Reader:
 
     def metas(self) -> list[SessionMeta]:
         found = self._db.execute("SELECT id, meta, sum FROM session WHERE meta IS NOT NULL ORDER BY id").fetchall()
-        return [meta for row in found if (meta := _readable(*row)) is not None]
+        return [meta for row in found if (meta := lists.readable(*row)) is not None]
 
     def ids(self) -> list[str]:
         """The ids of all sessions of which anything is kept."""
@@ -304,61 +291,7 @@ class Reader:
 
     def sessions(self, query: ListQuery) -> ListPage:
         with self._snapshot():
-            rare = self._rare(query)
-            found = self._sorted(query) if rare is None else self._among(rare, query)
-            shown = (
-                (meta, len(stored))
-                for id_, stored, sum_ in found
-                if (meta := _readable(id_, stored, sum_)) is not None and matches(query.metadata, meta.metadata)
-            )
-            limit = query.limit + 1
-            page = take(shown, limit, query.max_bytes)
-            full = len(page) == limit
-            if full:
-                page.pop()
-            return ListPage(tuple(page), full or (len(page) > 0 and next(shown, None) is not None))
-
-    def _rare(self, query: ListQuery) -> bytes | None:
-        """The digest of the label that fewest sessions have, if few enough."""
-        rarest: tuple[int, bytes] | None = None
-        for key, value in (query.metadata or {}).items():
-            label = digest(key, value)
-            count = self._db.execute(
-                "SELECT count(*) FROM (SELECT 1 FROM label WHERE digest = ? LIMIT ?)", (label, RARE + 1)
-            ).fetchone()[0]
-            if rarest is None or count < rarest[0]:
-                rarest = (count, label)
-        return rarest[1] if rarest is not None and rarest[0] <= RARE else None
-
-    def _sorted(self, query: ListQuery) -> Iterator[Any]:
-        """Rows in order: SQLite merges the ranges of the statuses, each from an index that has that order."""
-        where, parameters = _list_terms(query)
-        labels = [digest(key, value) for key, value in (query.metadata or {}).items()]
-        where += ["EXISTS (SELECT 1 FROM label WHERE label.digest = ? AND label.session = session.num)" for _ in labels]
-        statuses = STATUSES if query.status is None else (query.status,)
-        terms = " AND ".join(where)
-        ranges = (
-            f"SELECT {_key(query.order)}, id, meta, sum FROM session WHERE status = '{status}' AND {terms}"  # noqa: S608 # fixed texts
-            for status in statuses
-        )
-        direction = _direction(query.order)
-        found = self._rows(
-            f"{' UNION ALL '.join(ranges)} ORDER BY 1 {direction}, 2 {direction}",
-            (*parameters, *labels) * len(statuses),
-        )
-        return map(itemgetter(1, 2, 3), found)
-
-    def _among(self, label: bytes, query: ListQuery) -> Iterator[Any]:
-        """Rows in order, sorted from those that have a rare label."""
-        where, parameters = _list_terms(query)
-        if query.status is not None:
-            where.append("status = ?")
-            parameters.append(query.status)
-        return self._rows(
-            "SELECT id, meta, sum FROM label CROSS JOIN session ON session.num = label.session"  # noqa: S608 # fixed texts
-            f" WHERE label.digest = ? AND {' AND '.join(where)} ORDER BY {_order(query.order)}",
-            (label, *parameters),
-        )
+            return lists.page(self._rows, query)
 
 
 def _taken(found: Iterator[Entry], limit: int | None, max_bytes: int | None) -> list[Entry]:
@@ -380,34 +313,3 @@ def _shown(query: PathQuery) -> tuple[str, tuple[Any, ...]]:
     roles = tuple(sorted(query.roles))
     custom = " OR role IS NULL" if query.include_custom else ""
     return f"AND (role IN ({','.join('?' * len(roles))}){custom})", roles
-
-
-def _list_terms(query: ListQuery) -> tuple[list[str], list[Any]]:
-    where, parameters = ["status IS NOT NULL"], list[Any]()
-    if query.after is not None:
-        key = _key(query.order)
-        where.append(f"({key}, id) {'<' if query.order.descending else '>'} (?, ?)")
-        parameters += query.after
-    return where, parameters
-
-
-def _key(order: Order) -> str:
-    return "updated_at" if order is Order.UPDATED_DESC else "created_at"
-
-
-def _direction(order: Order) -> str:
-    return "DESC" if order.descending else "ASC"
-
-
-def _order(order: Order) -> str:
-    direction = _direction(order)
-    return f"{_key(order)} {direction}, id {direction}"
-
-
-def _readable(session_id: str, stored: bytes, sum_: int | None) -> SessionMeta | None:
-    """A record for a list, which leaves out one that is damaged rather than fail for all the others."""
-    try:
-        return rows.meta(session_id, stored, sum_)
-    except StorageError:
-        log.warning("session record left out of a list: it is damaged", session_id=session_id)
-        return None
