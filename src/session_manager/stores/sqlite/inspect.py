@@ -16,8 +16,8 @@ from session_manager.model import Entry, SessionMeta, decode_meta
 from session_manager.stores.directories import sync_directory
 from session_manager.stores.sqlite import files, forks, rows
 from session_manager.stores.sqlite.forks import Fork
+from session_manager.stores.sqlite.labels import digests
 from session_manager.stores.sqlite.schema import LAST_COMMIT, SHARING
-from session_manager.stores.sqlite.writer import digests
 
 PROBLEMS = 20
 """Most problems of the file that SQLite is asked for."""

@@ -14,7 +14,7 @@ from session_manager.model import SessionMeta, Status
 from session_manager.store import ListPage, ListQuery, Order
 from session_manager.stores.memory import take
 from session_manager.stores.sqlite import rows
-from session_manager.stores.sqlite.writer import digest
+from session_manager.stores.sqlite.labels import digest
 
 log = structlog.get_logger("session_manager.sqlite")
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
 from zlib import crc32
 
-from session_manager.filters import canonical
 from session_manager.model import Entry, JsonObject, SessionMeta, encode
 from session_manager.store import Change, Copied, Drop
 from session_manager.stores.sqlite import forks, rows, runs
 from session_manager.stores.sqlite.failures import OfOneSession
 from session_manager.stores.sqlite.forks import Fork
+from session_manager.stores.sqlite.labels import digests
 from session_manager.stores.sqlite.rows import BRANCH, PARENT, POS, SEQ, Row
 from session_manager.stores.sqlite.schema import LAST_COMMIT
 
@@ -29,15 +27,6 @@ Place = tuple[int | None, int | None]
 UNREAD = object()
 
 UNPLACED: Place = (None, None)
-
-
-def digest(key: str, value: Any) -> bytes:
-    """What `label` holds of one top-level key of a session's metadata."""
-    return hashlib.blake2b(encode(key) + canonical(value), digest_size=12).digest()
-
-
-def digests(metadata: JsonObject | None) -> frozenset[bytes]:
-    return frozenset(digest(key, value) for key, value in (metadata or {}).items())
 
 
 class _Known:
