@@ -116,17 +116,20 @@ def branches(db: sqlite3.Connection, session: int, branch: int, pos: int) -> lis
     return found
 
 
-def path(db: sqlite3.Connection, session: int, branch: int, pos: int, fork: Fork | None) -> list[Stretch]:
-    """The same, each stretch with the session whose rows it really is. `fork` is that of the session."""
-    own = branches(db, session, branch, pos)
-    head = own[0]
-    if fork is None or head.branch != 0:
+def path(db: sqlite3.Connection, own: list[Stretch], fork: Fork | None, first: int, last: int) -> list[Stretch]:
+    """Between two positions, the path that `branches` of a session gave, each stretch with the session whose rows it
+    really is. `fork` is that of the session."""
+    own = [one._replace(first=max(one.first, first), last=min(one.last, last)) for one in own]
+    own = [one for one in own if one.first <= one.last]
+    if fork is None or not own or own[0].branch != 0 or own[0].first > fork.last:
         return own
-    last = min(fork.last, head.last)
-    shared = path(db, fork.source, fork.branch, fork.last, fork_of(db, fork.source))
-    found = _overlaid(_until(shared, last), _own_rows(db, session, last))
+    head = own[0]
+    first, last = head.first, min(fork.last, head.last)
+    source = branches(db, fork.source, fork.branch, fork.last)
+    shared = path(db, source, fork_of(db, fork.source), first, last)
+    found = _overlaid(shared, _own_rows(db, fork.session, first, last))
     if head.last > last:
-        found.append(Stretch(session, 0, last + 1, head.last))
+        found.append(head._replace(first=last + 1))
     return found + own[1:]
 
 
@@ -151,7 +154,7 @@ def columns_at(db: sqlite3.Connection, session: int, branch: int, pos: int) -> A
 
 def inherited(db: sqlite3.Connection, fork: Fork, what: str = ENTRY) -> Iterable[tuple[int, Any]]:
     """What a fork has without rows of its own: position and columns."""
-    for stretch in path(db, fork.session, 0, fork.last, fork):
+    for stretch in path(db, branches(db, fork.session, 0, fork.last), fork, 0, fork.last):
         if stretch.session != fork.session:
             yield from (
                 (pos, columns)
@@ -163,12 +166,13 @@ def inherited(db: sqlite3.Connection, fork: Fork, what: str = ENTRY) -> Iterable
             )
 
 
-def _own_rows(db: sqlite3.Connection, session: int, last: int) -> list[Stretch]:
-    """The shared positions of a fork that have rows of its own."""
+def _own_rows(db: sqlite3.Connection, session: int, first: int, last: int) -> list[Stretch]:
+    """The shared positions of a fork, between two, that have rows of its own."""
     found: list[Stretch] = []
     for (pos,) in db.execute(
-        "SELECT pos FROM entry WHERE session = ? AND branch = 0 AND pos <= ? AND branch IS NOT NULL ORDER BY pos",
-        (session, last),
+        "SELECT pos FROM entry WHERE session = ? AND branch = 0 AND pos BETWEEN ? AND ? AND branch IS NOT NULL"
+        " ORDER BY pos",
+        (session, first, last),
     ):
         if found and found[-1].last == pos - 1:
             found[-1] = found[-1]._replace(last=pos)
@@ -177,8 +181,13 @@ def _own_rows(db: sqlite3.Connection, session: int, last: int) -> list[Stretch]:
     return found
 
 
-def _until(stretches: Iterable[Stretch], last: int) -> list[Stretch]:
-    return [one._replace(last=min(one.last, last)) for one in stretches if one.first <= last]
+def _has_own_row(db: sqlite3.Connection, session: int, last: int) -> bool:
+    """Whether a fork has one at any shared position up to one."""
+    found = db.execute(
+        "SELECT 1 FROM entry WHERE session = ? AND branch = 0 AND pos <= ? AND branch IS NOT NULL LIMIT 1",
+        (session, last),
+    )
+    return found.fetchone() is not None
 
 
 def _overlaid(below: list[Stretch], above: list[Stretch]) -> list[Stretch]:
@@ -207,7 +216,7 @@ def _overlaid(below: list[Stretch], above: list[Stretch]) -> list[Stretch]:
 def share(db: sqlite3.Connection, session: int, source: int, branch: int, pos: int, prefix: str) -> Fork:
     """Makes a session without entries a fork of the path that ends at a place."""
     while (fork := fork_of(db, source)) is not None and branch == 0 and pos <= fork.last:
-        if _own_rows(db, source, pos):
+        if _has_own_row(db, source, pos):
             break
         source = fork.source  # which has all of it
         branch = next(one.branch for one in branches(db, source, fork.branch, fork.last) if one.last >= pos)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -17,6 +18,10 @@ from session_manager.stores.sqlite import forks, lists, rows
 from session_manager.stores.sqlite.forks import Fork, Stretch
 from session_manager.stores.sqlite.rows import ENTRY, checked
 from session_manager.tree import MISSING, chain
+
+PART = 500
+"""Positions of a fork's path that are looked up in one go at first, and twice as many each further time: where many of
+them have rows of their own, a page does not pay for the whole path."""
 
 UNKNOWN = object()
 
@@ -33,15 +38,18 @@ class _Path(NamedTuple):
     fork: Fork | None
     """What the session is a fork of."""
     stretches: list[Stretch]
-    """From the root on."""
+    """From the root on, as if the session shared none of them."""
 
     def holds(self, branch: int | None, pos: int) -> bool:
         """Whether a place of the session is on the way; one that has no place is not."""
         return branch is not None and any(
-            one.first <= pos <= one.last
-            and branch == (one.branch if one.session == self.session else 0)  # what is shared is on a fork's branch 0
-            for one in self.stretches
+            branch == one.branch and one.first <= pos <= one.last for one in self.stretches
         )
+
+    def branch_at(self, pos: int) -> int | None:
+        """None before the root."""
+        index = bisect_right(self.stretches, pos, key=lambda one: one.first) - 1
+        return None if index < 0 else self.stretches[index].branch
 
 
 class Reader:
@@ -139,7 +147,7 @@ class Reader:
                 return PathPage(Found.NO_ENTRY, meta)
             if end is None or end[0] is None:
                 return self._walk(num, fork, leaf, query, meta)
-            path = _Path(num, fork, forks.path(db, num, end[0], end[1], fork))
+            path = _Path(num, fork, forks.branches(db, num, end[0], end[1]))
             return self._indexed(path, query, meta)
 
     def extent(self, session_id: str, entry_id: str) -> Extent | None:
@@ -155,7 +163,8 @@ class Reader:
             if forks.depth(db, row[0]) >= forks.DEEPEST:
                 return None
             messages = 0
-            for stretch in forks.path(db, row[0], end[0], end[1], fork):
+            own = forks.branches(db, row[0], end[0], end[1])
+            for stretch in forks.path(db, own, fork, 0, end[1]):
                 entries, with_role = db.execute(
                     "SELECT count(*), count(role) FROM entry WHERE session = ? AND branch = ? AND pos BETWEEN ? AND ?"
                     " AND branch IS NOT NULL",
@@ -177,12 +186,8 @@ class Reader:
 
     def _role(self, path: _Path, place: tuple[int, int, Any]) -> Role | None:
         _, pos, role = place
-        if role is UNKNOWN:
-            stretch = next(one for one in path.stretches if one.first <= pos <= one.last)
-            (role,) = self._db.execute(
-                "SELECT role FROM entry WHERE session = ? AND branch = ? AND pos = ? AND branch IS NOT NULL",
-                (stretch.session, stretch.branch, pos),
-            ).fetchone() or (None,)
+        if role is UNKNOWN and path.fork is not None:
+            _, _, _, role, *_ = forks.at(self._db, path.fork, pos) or (None,) * 4
         found: Role | None = role
         return found
 
@@ -207,11 +212,9 @@ class Reader:
         to be missing between two of them, or behind the last."""
         shown, roles = _shown(query)
         before, before_id = -2, None
-        for stretch in path.stretches:
-            if stretch.last < start:
-                continue
+        for stretch in self._stretches(path, start):
             shares = path.fork if stretch.session != path.session else None
-            expected = max(stretch.first, start)
+            expected = stretch.first
             if shares is not None or before_id is UNKNOWN:
                 before = -2
             found = self._rows(
@@ -244,18 +247,25 @@ class Reader:
         if count != last - first + 1:
             raise BrokenPath(query.session_id, query.leaf or "", f"an entry between {first} and {last} is missing")
 
+    def _stretches(self, path: _Path, start: int) -> Iterator[Stretch]:
+        """The path from position `start` on, with the sessions whose rows it really is."""
+        end, width = path.stretches[-1].last, PART
+        if path.fork is None:
+            width = end + 1
+        while start <= end:
+            yield from forks.path(self._db, path.stretches, path.fork, start, start + width - 1)
+            start, width = start + width, 2 * width
+
     def _at(self, path: _Path, pos: int) -> str | None:
         """The id of the entry at a position of the path; None before the root, or where it is missing."""
-        for stretch in path.stretches:
-            if stretch.first <= pos <= stretch.last:
-                if path.fork is not None and stretch.session != path.session:
-                    return path.fork.id_at(pos)
-                row = self._db.execute(
-                    "SELECT id FROM entry WHERE session = ? AND branch = ? AND pos = ? AND branch IS NOT NULL",
-                    (stretch.session, stretch.branch, pos),
-                ).fetchone()
-                return None if row is None else row[0]
-        return None
+        branch = path.branch_at(pos)
+        row = self._db.execute(
+            "SELECT id FROM entry WHERE session = ? AND branch = ? AND pos = ? AND branch IS NOT NULL",
+            (path.session, branch, pos),
+        ).fetchone()
+        if row is None and path.fork is not None and branch == 0 and pos <= path.fork.last:
+            return path.fork.id_at(pos)
+        return None if row is None else row[0]
 
     def _walk(self, num: int, fork: Fork | None, leaf: str, query: PathQuery, meta: SessionMeta) -> PathPage:
         """A path that the index does not know: from link to link."""
