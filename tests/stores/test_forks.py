@@ -122,6 +122,22 @@ async def test_forks_outlive_their_source_and_take_what_is_left_with_them(store:
     assert [rows_of(path, table) for table in ("entry", "branch", "fork", "session", "label")] == [0] * 5
 
 
+async def test_nothing_is_kept_for_forks_of_a_fork_that_is_gone_but_what_they_share(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    await put(store, Change("s", meta("s"), "e9", chain(*(f"e{n}" for n in range(10)))))
+    await fork(store, "s", "e9", "f", 1)
+    await put(store, Change("f", entries=(entry(f"{prefix(1)}00000000", revision=1),)))
+    await fork(store, "f", f"{prefix(1)}00000002", "g", 2)
+    was = await texts(store, "g")
+    await put(store, Change("f", drops=EVERYTHING))
+    await put(store, Change("s", entries=(entry("e7", "e6", revision=1),)))
+    assert rows_of(tmp_path / "sessions.db", "entry") == 11
+    await put(store, Change("s", drops=EVERYTHING))
+    assert rows_of(tmp_path / "sessions.db", "entry") == 4
+    assert await texts(store, "g") == was
+
+
 async def test_a_source_that_loses_its_entries_keeps_its_record(store: SqliteStore) -> None:
     await put(store, Change("s", meta("s", metadata={"a": 1}), "b", chain("a", "b")))
     await fork(store, "s", "b", "f")
@@ -188,6 +204,46 @@ async def test_an_entry_hung_elsewhere_leaves_the_others_as_they_were(store: Sql
     await put(store, Change("f", entries=(entry("own", f"{prefix(1)}00000001"),)))
     await put(store, Change("f", entries=(entry(f"{prefix(1)}00000000", revision=1, size=9),)))
     assert await texts(store, "g") == was["g"]
+
+
+async def test_an_entry_hung_elsewhere_costs_one_copy_however_many_forks_there_are(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    await put(store, Change("s", meta("s"), "e9", chain(*(f"e{n}" for n in range(10)))))
+    for number in range(20):
+        await fork(store, "s", "e9", f"f{number}", number)
+    was = await texts(store, "f7")
+    await put(store, Change("s", entries=(entry("e9", "e3"),)))
+    assert rows_of(tmp_path / "sessions.db", "entry") == 20
+    assert [one.id for one in (await store.path(PathQuery("s"))).entries] == ["e0", "e1", "e2", "e3", "e9"]
+    assert [await texts(store, f"f{number}") for number in range(20)] == [was] * 20
+
+
+async def test_a_page_of_a_fork_does_not_pay_for_all_its_rows(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every other of them is its own: the path is as many stretches."""
+    await put(store, Change("s", meta("s"), "e3999", chain(*(f"e{n}" for n in range(4000)))))
+    await fork(store, "s", "e3999", "f")
+    ids = [f"{prefix(1)}{n:08x}" for n in range(4000)]
+    changed = [entry(ids[n], ids[n - 1] if n else None, revision=1, size=2) for n in range(0, 4000, 2)]
+    await put(store, Change("f", entries=tuple(changed)))
+    whole = (await store.path(PathQuery("f"))).entries
+    assert [one.id for one in whole] == ids
+    assert [one for one in whole if len(one.body) > len(whole[1].body)] == [replace(one, revision=1) for one in changed]
+    looked_up = []
+    own_rows = forks._own_rows
+
+    def counted(db: sqlite3.Connection, session: int, first: int, last: int) -> list[forks.Stretch]:
+        looked_up.append(last - first + 1)
+        return own_rows(db, session, first, last)
+
+    monkeypatch.setattr(forks, "_own_rows", counted)
+    for start in (0, 1, 498, 499, 500, 1499, 3990):
+        page = await store.path(PathQuery("f", after=None if start == 0 else ids[start - 1], limit=5))
+        assert [one.id for one in page.entries] == ids[start : start + 5]
+        assert tuple(page.entries) == whole[start : start + 5]
+    assert sum(looked_up) < 7 * 600
 
 
 async def test_a_fork_of_what_has_changed_meanwhile_is_refused_alone(store: SqliteStore) -> None:

@@ -250,6 +250,18 @@ def copy_out(db: sqlite3.Connection, fork: Fork, seq: int) -> None:
     let_go(db, fork)
 
 
+def copy_all(db: sqlite3.Connection, left: int, session: int, seq: int) -> None:
+    """Gives a session copies, without places, of what it had under a number that it left to its forks."""
+    fork = fork_of(db, left)
+    if fork is not None:
+        copies = [(session, *fork.row_at(pos, columns), seq) for pos, columns in inherited(db, fork)]
+        db.executemany(f"INSERT INTO entry (session, {ENTRY}, seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", copies)  # noqa: S608 # fixed texts
+    db.execute(
+        f"INSERT INTO entry (session, {ENTRY}, seq) SELECT ?, {ENTRY}, ? FROM entry WHERE session = ? ORDER BY num",  # noqa: S608 # fixed texts
+        (session, seq, left),
+    )
+
+
 def let_go(db: sqlite3.Connection, fork: Fork) -> None:
     """Forgets that a session is a fork, and what only it still needed."""
     db.execute("DELETE FROM fork WHERE session = ?", (fork.session,))

@@ -259,12 +259,12 @@ class Reader:
     def _at(self, path: _Path, pos: int) -> str | None:
         """The id of the entry at a position of the path; None before the root, or where it is missing."""
         branch = path.branch_at(pos)
+        if path.fork is not None and branch == 0 and pos <= path.fork.last:
+            return path.fork.id_at(pos)  # whether or not it has a row of its own
         row = self._db.execute(
             "SELECT id FROM entry WHERE session = ? AND branch = ? AND pos = ? AND branch IS NOT NULL",
             (path.session, branch, pos),
         ).fetchone()
-        if row is None and path.fork is not None and branch == 0 and pos <= path.fork.last:
-            return path.fork.id_at(pos)
         return None if row is None else row[0]
 
     def _walk(self, num: int, fork: Fork | None, leaf: str, query: PathQuery, meta: SessionMeta) -> PathPage:

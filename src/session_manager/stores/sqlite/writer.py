@@ -157,7 +157,7 @@ class Writer:
         self._insert_staged()
         if Drop.ENTRIES in drops:
             if forks.is_source(self._db, known.num):
-                self._leave_to_forks(known)
+                forks.trim(self._db, self._leave_to_forks(known))
             else:
                 self._db.execute("DELETE FROM entry WHERE session = ?", (known.num,))
                 self._db.execute("DELETE FROM branch WHERE session = ?", (known.num,))
@@ -204,21 +204,15 @@ class Writer:
             forks.keep(self._db, known.num, place[0], place[1], seq)
             kept.add(place)
 
-    def _copy_out(self, fork: Fork, seq: int) -> None:
-        forks.copy_out(self._db, fork, seq)
-        for known in self._known.values():
-            if known.num == fork.session:
-                known.fork = None
-
-    def _leave_to_forks(self, known: _Known) -> None:
-        """The session goes on without the entries that it has, under another number. The old one is nobody's as long as
-        it has forks, for they have greater ones."""
+    def _leave_to_forks(self, known: _Known) -> int:
+        """The session goes on without the entries that it has, under another number. The old one, which is given back,
+        is nobody's as long as it has forks, for they have greater ones."""
         left = known.num
         known.num = self._db.execute("SELECT max(num) + 1 FROM session").fetchone()[0]
         self._db.execute("UPDATE session SET num = ? WHERE num = ?", (known.num, left))
         self._db.execute("UPDATE label SET session = ? WHERE session = ?", (known.num, left))
         self._kept[known.num] = None
-        forks.trim(self._db, left)
+        return left
 
     # --- entries ---
 
@@ -289,10 +283,13 @@ class Writer:
 
     def _unplace(self, known: _Known, seq: int) -> None:
         """An entry was hung elsewhere, so no place of the session can be trusted: from now on its paths are walked."""
-        for fork in forks.forks_from(self._db, known.num):
-            self._copy_out(fork, seq)
-        if known.fork is not None:
-            self._copy_out(known.fork, seq)
+        if forks.is_source(self._db, known.num):  # one copy for the session, not one for each of them
+            left = self._leave_to_forks(known)
+            forks.copy_all(self._db, left, known.num, seq)
+            forks.trim(self._db, left)
+        elif known.fork is not None:
+            forks.copy_out(self._db, known.fork, seq)
+        known.fork = None
         self._kept[known.num] = None
         self._db.execute("UPDATE entry SET branch = NULL, pos = NULL WHERE session = ?", (known.num,))
         self._db.execute("DELETE FROM branch WHERE session = ?", (known.num,))
