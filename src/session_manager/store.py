@@ -48,6 +48,8 @@ class Copied(Struct, frozen=True):
     session_id: str
     entry_id: str
     prefix: str
+    entries: int
+    """How many that are; another number means that it is another path by now."""
 
     @staticmethod
     def id_at(prefix: str, position: int) -> str:

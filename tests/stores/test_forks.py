@@ -51,7 +51,7 @@ async def fork(store: Store, of: str, at: str, to: str, number: int = 1) -> None
     """Makes `to` a fork of `of`, which the store must share."""
     extent = await store.extent(of, at)
     assert extent is not None
-    copied = Copied(of, at, prefix(number))
+    copied = Copied(of, at, prefix(number), extent.entries)
     leaf = copied.id_at(copied.prefix, extent.entries - 1)
     await put(store, Change(to, meta(to, message_count=extent.messages), leaf, copied=copied, fresh=True))
 
@@ -248,7 +248,7 @@ async def test_a_page_of_a_fork_does_not_pay_for_all_its_rows(
 
 async def test_a_fork_of_what_has_changed_meanwhile_is_refused_alone(store: SqliteStore) -> None:
     await put(store, Change("s", meta("s"), "b", chain("a", "b")))
-    copied = Copied("s", "b", prefix(1))
+    copied = Copied("s", "b", prefix(1), 2)
     await put(store, Change("s", drops=EVERYTHING))
     at_work = store.commit(store.ahead(), Change("t", meta("t")))
     refused = Change("f", meta("f"), f"{prefix(1)}00000001", copied=copied, fresh=True)
@@ -261,6 +261,10 @@ async def test_a_fork_of_what_has_changed_meanwhile_is_refused_alone(store: Sqli
         await batch[1]
     await batch[2]
     assert await store.ids() == ["t", "u", "v"]
+    await put(store, Change("s", meta("s"), "b", (entry("b"),)))  # of the same name, and no such path
+    with pytest.raises(StorageError, match="try again"):
+        await put(store, refused)
+    assert await store.ids() == ["s", "t", "u", "v"]
 
 
 async def test_a_path_of_a_fork_that_has_no_places_is_walked_into_what_it_shares(store: SqliteStore) -> None:
@@ -388,7 +392,7 @@ class Pair:
 
     async def fork(self) -> None:
         session, last = await self.some()
-        copied = Copied(session, last.id, prefix(self.fresh()))
+        prefix_ = prefix(self.fresh())
         try:
             page = await self.memory.path(PathQuery(session, leaf=last.id))
         except BrokenPath:
@@ -396,6 +400,7 @@ class Pair:
         if page.found is not Found.PATH:
             return
         to = f"f{self.number}"
+        copied = Copied(session, last.id, prefix_, len(page.entries))
         ids = [copied.id_at(copied.prefix, n) for n in range(len(page.entries))]
         copies = tuple(
             replace(one, id=id_, parent_id=parent, revision=0)

@@ -41,11 +41,11 @@ class SetActiveLeafResponse(Struct):
 
 
 async def fork(tools: Tools, request: ForkRequest) -> Outcome:
-    copied = Copied(request.session_id, request.entry_id, tools.ids.prefix())
+    prefix = tools.ids.prefix()
     extent = await tools.store.extent(request.session_id, request.entry_id)
     entries: tuple[Entry, ...] = ()
     if extent is None:
-        entries, extent = await _copies(tools.store, copied)
+        entries, extent = await _copies(tools.store, request, prefix)
     now = tools.clock.now()
     meta = msgspec.structs.replace(
         extent.meta,
@@ -60,26 +60,25 @@ async def fork(tools: Tools, request: ForkRequest) -> Outcome:
         updated_at=now,
     )
     check_record(meta)
-    leaf = copied.id_at(copied.prefix, extent.entries - 1)
-    change = Change(
-        meta.session_id, meta=meta, leaf=leaf, entries=entries, fresh=True, copied=None if entries else copied
-    )
+    leaf = Copied.id_at(prefix, extent.entries - 1)
+    copied = None if entries else Copied(request.session_id, request.entry_id, prefix, extent.entries)
+    change = Change(meta.session_id, meta=meta, leaf=leaf, entries=entries, fresh=True, copied=copied)
     return Outcome(ForkResponse(meta.session_id, meta), change, told(Created.of(meta), meta))
 
 
-async def _copies(store: Store, copied: Copied) -> tuple[tuple[Entry, ...], Extent]:
+async def _copies(store: Store, request: ForkRequest, prefix: str) -> tuple[tuple[Entry, ...], Extent]:
     """What a store has to write that cannot copy by itself."""
-    page = await store.path(PathQuery(copied.session_id, leaf=copied.entry_id))
+    page = await store.path(PathQuery(request.session_id, leaf=request.entry_id))
     if page.found is Found.NO_SESSION or page.meta is None:
-        raise SessionNotFound(copied.session_id)
+        raise SessionNotFound(request.session_id)
     if page.found is Found.NO_ENTRY:
-        raise EntryNotFound(copied.session_id, copied.entry_id)
+        raise EntryNotFound(request.session_id, request.entry_id)
     copies: list[Entry] = []
     parent_id = None
     for position, entry in enumerate(page.entries):
         if position % MANY == MANY - 1:
             await asyncio.sleep(0)  # a long path lets other calls through
-        id_ = copied.id_at(copied.prefix, position)
+        id_ = Copied.id_at(prefix, position)
         copies.append(Entry(id_, parent_id, entry.timestamp, entry.role, entry.body, 0, entry.origin))
         parent_id = id_
     return tuple(copies), Extent(page.meta, len(copies), sum(copy.role is not None for copy in copies))

@@ -184,7 +184,7 @@ class Writer:
         self._insert_staged()
         source = self._find(copied.session_id)
         branch, pos = UNPLACED if source is None else self._place_of(source, copied.entry_id)
-        if source is None or branch is None or pos is None:
+        if source is None or branch is None or pos is None or pos + 1 != copied.entries:
             raise OfOneSession("what was to be copied has changed meanwhile; try again")
         known.fork = forks.share(self._db, known.num, source.num, branch, pos, copied.prefix)
         self._kept[known.fork.source] = set()
