@@ -20,6 +20,7 @@ from session_manager.store import EVERYTHING, Change, Copied, Drop, Found, PathQ
 from session_manager.stores.memory import MemoryStore
 from session_manager.stores.sqlite import SqliteStore, forks
 from session_manager.stores.sqlite.inspect import Held, Inspection
+from session_manager.stores.sqlite.writer import Writer
 from tests.stores.test_promises import chain, entry, meta, put
 
 
@@ -265,6 +266,27 @@ async def test_a_fork_of_what_has_changed_meanwhile_is_refused_alone(store: Sqli
     with pytest.raises(StorageError, match="try again"):
         await put(store, refused)
     assert await store.ids() == ["s", "t", "u", "v"]
+
+
+async def test_what_was_kept_of_a_batch_is_told_where_the_disk_then_fails(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(store, Change("s", meta("s"), "b", chain("a", "b")))
+    change = Writer._change
+
+    def full(self: Writer, one: Change, seq: int) -> None:
+        if one.session_id == "v":
+            raise sqlite3.OperationalError("database or disk is full")
+        change(self, one, seq)
+
+    monkeypatch.setattr(Writer, "_change", full)
+    refused = Change("f", meta("f"), copied=Copied("s", "gone", prefix(1), 2), fresh=True)
+    changes = [Change("t", meta("t")), Change("u", meta("u")), refused, Change("v", meta("v")), Change("w", meta("w"))]
+    outcomes = await asyncio.gather(*(store.commit(store.ahead(), one) for one in changes), return_exceptions=True)
+    assert [isinstance(one, StorageError) for one in outcomes] == [False, False, True, True, True]
+    assert await store.ids() == ["s", "t", "u"]
+    await put(store, Change("w", meta("w")))
+    assert await store.ids() == ["s", "t", "u", "w"]
 
 
 async def test_a_path_of_a_fork_that_has_no_places_is_walked_into_what_it_shares(store: SqliteStore) -> None:

@@ -145,15 +145,17 @@ class Writing:
         for index, change in enumerate(batch):
             by_session.setdefault(change.session_id, []).append(index)
         outcomes: dict[int, int | StorageError] = {}
+        broken: StorageError | None = None
         for indexes in by_session.values():
-            failure: StorageError | None = None
+            failure = broken
             number = 0
             try:
-                number = writer.apply([batch[index] for index in indexes])
+                if broken is None:
+                    number = writer.apply([batch[index] for index in indexes])
             except (sqlite3.OperationalError, OSError) as reason:
                 if not _undone(reason, writer):
                     self._disconnect()
-                raise
+                failure = broken = storage_error(reason)  # what was applied before stays, and the others need not try
             except sqlite3.Error as reason:
                 failure = storage_error(reason)
             except OfOneSession as reason:
