@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from session_manager.stores.sqlite import paths
+from session_manager.stores.sqlite import SqliteStore, paths
 from session_manager.stores.sqlite.runs import LENGTH
 from tests.contract.scenario import until
 from tests.perf.watch import Watched, user, verbs
@@ -114,6 +118,26 @@ async def test_a_record_from_the_disk_is_one_statement(watched: Watched) -> None
     with watched.statements() as seen:
         assert await watched.call("session::get", {"session_id": session}) is not None
     assert len(seen) == 1, seen
+
+
+async def test_opening_a_file_again_takes_one_connection_and_no_sync(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await watched.session(entries=3)
+    await watched.store.close()
+    connected, synced = list[Any](), list[int]()
+    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
+
+    def seen(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connected.append(args)
+        return connect(*args, **kwargs)
+
+    monkeypatch.setattr(sqlite3, "connect", seen)
+    monkeypatch.setattr(os, "fsync", synced.append)
+    again = SqliteStore(watched.file)
+    await again.open()
+    assert (len(connected), synced) == (1, [])
+    await again.close()
 
 
 async def test_a_fork_of_a_short_path_inserts_what_it_copies_in_one_transaction(watched: Watched) -> None:

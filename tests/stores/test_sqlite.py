@@ -199,11 +199,27 @@ async def test_the_log_is_copied_and_shortened_when_nothing_is_written(
 
 
 async def test_a_commit_makes_no_file_longer(store: SqliteStore, tmp_path: Path) -> None:
-    await put(store, Change("s", meta("s")))
     log = tmp_path / "sessions.db-wal"
+    await until(lambda: log.stat().st_size == files.LOG_BYTES)
     for n in range(400):
         await put(store, Change("s", meta("s"), entries=(entry(f"x{n}", None),)))
         assert log.stat().st_size == files.LOG_BYTES
+
+
+async def test_what_is_written_before_the_log_has_its_length_is_kept(store: SqliteStore, tmp_path: Path) -> None:
+    log = tmp_path / "sessions.db-wal"
+    await put(store, Change("s", meta("s"), "a", chain("a")))
+    assert log.stat().st_size < files.LOG_BYTES, "the first change waits for nothing"
+    await until(lambda: log.stat().st_size == files.LOG_BYTES)
+    await put(store, Change("s", meta("s"), "b", (entry("b", "a"),)))
+    after = tmp_path / "after"
+    after.mkdir()
+    for file in (tmp_path / "sessions.db", log):  # as a kill would leave them
+        (after / file.name).write_bytes(file.read_bytes())
+    other = SqliteStore(after / "sessions.db")
+    await other.open()
+    assert [one.id for one in (await other.path(PathQuery("s"))).entries] == ["a", "b"]
+    await other.close()
 
 
 async def test_the_log_stays_bounded_under_readers_that_never_pause(
@@ -300,6 +316,21 @@ async def test_a_file_of_a_newer_program_or_of_another_one_is_not_touched(tmp_pa
         with pytest.raises(StorageError, match=told):
             await SqliteStore(path).open()
         assert path.read_bytes() == before
+
+
+async def test_a_version_that_only_the_log_tells_is_told(tmp_path: Path) -> None:
+    path, copy = tmp_path / "sessions.db", tmp_path / "copy.db"
+    store = SqliteStore(path)
+    await store.open()
+    await store.close()
+    newer = sqlite3.connect(path)
+    newer.execute(f"PRAGMA user_version = {len(STEPS) + 1}")
+    for suffix in ("", "-wal"):  # as a kill would leave them
+        Path(f"{copy}{suffix}").write_bytes(Path(f"{path}{suffix}").read_bytes())
+    newer.close()
+    assert files.tells_version(copy.read_bytes()[: files.HEADER], tmp_path / "elsewhere"), "the file is as it was"
+    with pytest.raises(StorageError, match="newer"):
+        await SqliteStore(copy).open()
 
 
 async def test_too_much_that_waits_is_refused_and_not_piled_up(

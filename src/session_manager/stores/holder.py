@@ -25,13 +25,16 @@ class Holder:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
+            holder = os.read(fd, 32).partition(b"\n")[0].decode("ascii", "replace").strip() or "unknown"
             os.close(fd)
             raise Unready(f"the {self._what} is in use by another process (pid {holder})") from None
-        os.ftruncate(fd, 0)
-        os.write(fd, f"{os.getpid()}\n".encode())
+        told = f"{os.getpid()}\n".encode()
+        os.pwrite(fd, told, 0)
+        found = os.fstat(fd)
+        if found.st_size > len(told):
+            os.ftruncate(fd, len(told))  # rarely, for it costs ten times what all the rest here does
         self.release()
-        self._fd, self._identity = fd, _identity(os.fstat(fd))
+        self._fd, self._identity = fd, _identity(found)
 
     def holds(self) -> bool:
         """Whether the file is still the one that is locked. Where somebody has removed it, another process can lock a

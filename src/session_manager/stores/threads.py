@@ -27,11 +27,19 @@ _Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, Done, Callable[[], No
 
 
 class WorkThread:
+    """It starts with the first function that it is given."""
+
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._stopped = False
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
+        self._name = name
+        self.started = False
+
+    def start(self) -> None:
+        """Starts it beforehand, while the caller waits for something else anyway."""
+        if not self.started:
+            self.started = True
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Runs the function on the thread. Cancelling the future does not stop it. After `stop` it fails with
@@ -56,6 +64,7 @@ class WorkThread:
         if self._stopped:
             loop.call_soon(done, None, StorageError("the store is closed"))
         else:
+            self.start()
             self._jobs.put((job, loop, done, rest))
 
     def stop(self) -> None:

@@ -21,17 +21,30 @@ BUSY_MS = 5000
 """How long a statement waits for another program that has the database locked."""
 
 
-def prepare(path: Path) -> None:
-    """Makes the file, private to this user, and its entry in the directory durable. Raises OSError."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    sync_directory(path.parent)
+HEADER = 100
+"""Bytes at the beginning of a SQLite file that tell what it is."""
+
+
+def prepare(path: Path) -> bytes:
+    """Makes the file, private to this user, where there is none, and its entry in the directory durable. Returns its
+    header. Raises OSError. To be called only while this process has no connection to the file, which would lose its
+    locks."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        header = os.pread(fd, HEADER, 0)
+    finally:
+        os.close(fd)
+    if not header:  # else it was made before; and with the first commit SQLite brings the directory to disk once more
+        sync_directory(path.parent)
+    return header
 
 
 def connect(path: Path, synchronous: str = "FULL", *, read_only: bool = False) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, cached_statements=256)
+    connection = sqlite3.connect(
+        uri, BUSY_MS / 1000, uri=True, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
     try:
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         if not read_only:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {synchronous}")
@@ -64,6 +77,17 @@ def lengthen(log: Path) -> None:
 
 def gone() -> StorageError:
     return StorageError("the database file was removed or replaced")
+
+
+def tells_version(header: bytes, path: Path) -> bool:
+    """Whether a header alone tells that the file is ours and of the newest version: no log or journal lies beside it
+    that might say otherwise, and would have to be read first."""
+    return (
+        header.startswith(b"SQLite format 3\0")
+        and int.from_bytes(header[60:64], "big") == VERSION
+        and int.from_bytes(header[68:72], "big") == APPLICATION_ID
+        and not any(os.path.lexists(f"{path}{suffix}") for suffix in ("-wal", "-journal"))
+    )
 
 
 def version_of(path: Path) -> int:

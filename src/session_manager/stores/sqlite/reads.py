@@ -64,6 +64,10 @@ class Reads:
             self._connection.close()
         self._connection = self._reader = None
 
+    def start(self) -> None:
+        self._thread.start()
+
     async def close(self) -> None:
-        await self._thread.run(self.let_go)
+        if self._thread.started:
+            await self._thread.run(self.let_go)
         self._thread.stop()

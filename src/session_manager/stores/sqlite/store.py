@@ -22,6 +22,9 @@ from session_manager.stores.threads import WorkThread
 WHOLE = 1000
 """A path query without a limit, or with a longer one, goes to the thread for long reads."""
 
+SOON = 0.05
+"""Seconds after opening that the log is brought to its length. What is asked first does not wait for it."""
+
 IDLE = 2.0
 """Seconds without a change after which the log is copied into the database file, and brought to its usual length."""
 
@@ -42,18 +45,22 @@ class SqliteStore(Pipelined):
         self._paths = Paths(lambda query: self._long_reads.run(Reader.path, query))
         self._last_change = 0.0
         self._idle_check: asyncio.TimerHandle | None = None
+        self._lengthening: asyncio.TimerHandle | None = None
         self._open = False
 
     # --- opening and closing ---
 
     async def open(self) -> None:
         try:
-            await self._writes.run(self._writing.open)
+            opened = self._writes.run(self._writing.open)
+            self._short_reads.start()
+            await opened
         except BaseException:
             await self._stop()
             raise
-        # The first change waits for it, and no read does.
-        self._writes.do(self._writing.lengthen_log, lambda _, error: None)
+        self._lengthening = asyncio.get_running_loop().call_later(
+            SOON, self._writes.do, self._writing.lengthen_log, lambda _, error: None
+        )
         self._open = True
 
     async def set_synchronous(self, synchronous: Synchronous) -> None:
@@ -65,8 +72,9 @@ class SqliteStore(Pipelined):
             return
         self._open = False
         await self._commits.drained()
-        if self._idle_check is not None:
-            self._idle_check.cancel()
+        for timer in (self._idle_check, self._lengthening):
+            if timer is not None:
+                timer.cancel()
         await self._stop()
 
     async def _stop(self) -> None:

@@ -19,6 +19,7 @@ from session_manager.stores.pending import Partly
 from session_manager.stores.sqlite import files
 from session_manager.stores.sqlite.failures import UNDONE, OfOneSession, storage_error, translated
 from session_manager.stores.sqlite.glance import Directory, Identity, glance
+from session_manager.stores.sqlite.schema import VERSION
 from session_manager.stores.sqlite.writer import Writer
 
 log = structlog.get_logger("session_manager.sqlite")
@@ -63,16 +64,17 @@ class Writing:
         prepare_directory(self._path.parent)
         self._holder.acquire()
         try:
-            files.prepare(self._path)
-            self._connect()
+            header = files.prepare(self._path)
+            self._connect(VERSION if files.tells_version(header, self._path) else None)
         except BaseException:
             self._disconnect()
             self._holder.release()
             raise
 
-    def _connect(self) -> Writer:
-        """Opens the file that is there, and brings it up to date."""
-        version = files.version_of(self._path)
+    def _connect(self, version: int | None = None) -> Writer:
+        """Opens the file that is there, and brings it up to date. `version` is what its header tells."""
+        if version is None:
+            version = files.version_of(self._path)
         self.connection = files.connect(self._path, self._synchronous)
         files.migrate(self.connection, version)
         acknowledged = self._mark.read()
