@@ -247,6 +247,26 @@ async def test_a_page_of_a_fork_does_not_pay_for_all_its_rows(
     assert sum(looked_up) < 7 * 600
 
 
+async def test_a_person_who_looks_at_one_session_does_not_wait_for_all_forks(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    await put(store, Change("s", meta("s"), "e99", chain(*(f"e{n}" for n in range(100)))))
+    for number in range(40):
+        await fork(store, "s", "e99", f"f{number}", number)
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 100
+
+    with sqlite3.connect(tmp_path / "sessions.db") as db:
+        db.set_progress_handler(step, 100)
+        shown = db.execute("SELECT entry_id FROM conversation WHERE session_id = 'f7'").fetchall()
+    db.close()
+    assert shown == [(f"{prefix(7)}{n:08x}",) for n in range(100)]
+    assert steps < 50_000, "it takes 11,400, and looking at the entries of all forks took 259,500"
+
+
 async def test_a_fork_of_what_has_changed_meanwhile_is_refused_alone(store: SqliteStore) -> None:
     await put(store, Change("s", meta("s"), "b", chain("a", "b")))
     copied = Copied("s", "b", prefix(1), 2)

@@ -102,7 +102,8 @@ STEPS: tuple[str, ...] = (
     CREATE INDEX fork_source ON fork (source);
 
     DROP VIEW conversation;
-    -- For people with a SQLite shell. `stretch` are the rows that forks share, those of nearer sources first.
+    -- For people with a SQLite shell. `stretch` are the rows that forks share; those of nearer sources count. Asked for
+    -- one session, SQLite begins with that one, which is what the CROSS JOINs are for.
     CREATE VIEW conversation AS
         WITH RECURSIVE stretch (fork, prefix, nearness, session, branch, first, last) AS (
             SELECT fork.session, prefix, 1, source, fork.branch, start, last
@@ -116,14 +117,6 @@ STEPS: tuple[str, ...] = (
             FROM stretch JOIN fork ON fork.session = stretch.session
             JOIN branch ON branch.session = source AND branch.branch = fork.branch
             WHERE stretch.branch = 0
-        ),
-        shared (session, prefix, pos, role, body, nearness) AS (
-            SELECT fork, prefix, pos, role, body, min(nearness)
-            FROM stretch JOIN entry ON entry.session = stretch.session AND entry.branch = stretch.branch
-                AND pos BETWEEN first AND last
-            WHERE NOT EXISTS (SELECT 1 FROM entry AS own WHERE own.session = fork AND own.branch = 0
-                AND own.pos = entry.pos)
-            GROUP BY fork, pos
         )
         SELECT session.id AS session_id, entry.id AS entry_id, parent_id, branch, pos,
                coalesce(role, 'bookkeeping') AS role, revision, CAST(body AS TEXT) AS body, entry.num AS num
@@ -131,7 +124,14 @@ STEPS: tuple[str, ...] = (
         UNION ALL
         SELECT session.id, printf('%s%08x', prefix, pos), iif(pos, printf('%s%08x', prefix, pos - 1), NULL), 0, pos,
                coalesce(role, 'bookkeeping'), 0, CAST(body AS TEXT), pos - (1 << 62)
-        FROM shared JOIN session ON session.num = shared.session
+        FROM session CROSS JOIN stretch ON stretch.fork = session.num
+        CROSS JOIN entry ON entry.session = stretch.session AND entry.branch = stretch.branch
+            AND pos BETWEEN first AND last
+        WHERE NOT EXISTS (SELECT 1 FROM entry AS own WHERE own.session = fork AND own.branch = 0
+                AND own.pos = entry.pos)
+            AND NOT EXISTS (SELECT 1 FROM stretch AS near JOIN entry AS other ON other.session = near.session
+                AND other.branch = near.branch AND other.pos BETWEEN near.first AND near.last
+                WHERE near.fork = stretch.fork AND near.nearness < stretch.nearness AND other.pos = entry.pos)
         ORDER BY session_id, num;
     """,
 )
