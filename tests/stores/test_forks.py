@@ -337,6 +337,40 @@ async def test_forks_of_forks_are_copied_at_some_depth(store: SqliteStore, monke
     assert flat.entries == 2
 
 
+async def test_a_fork_has_a_greater_number_than_its_source(store: SqliteStore, tmp_path: Path) -> None:
+    """Else a new session could be given the number under which the rows are that the fork shares."""
+    await put(store, Change("f", leaf="soon"), Change("s", meta("s"), "b", chain("a", "b")))
+    await fork(store, "s", "b", "f")
+    was = await texts(store, "f")
+    await put(store, Change("s", drops=EVERYTHING), Change("new", meta("new"), "a", (entry("a", size=9),)))
+    assert await texts(store, "f") == was
+    assert [one.id for one in await store.entries("new")] == ["a"]
+
+
+async def test_a_fork_that_leads_to_itself_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    store = SqliteStore(path)
+    await store.open()
+    await put(store, Change("s", meta("s", message_count=2), "b", chain("a", "b")))
+    await fork(store, "s", "b", "f")
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE fork SET source = session")
+    db.close()
+    with pytest.raises(StorageError, match="damaged"):
+        await store.path(PathQuery("f"))
+    await store.close()
+    report = await check(f"sqlite:{path}", SystemClock(), RandomIds())
+    assert {(one.kind, one.session_id) for one in report.findings} == {("session-unreadable", "f")}
+    store = SqliteStore(path)
+    await store.open()
+    with pytest.raises(StorageError, match="damaged"):
+        await put(store, Change("f", entries=(entry(f"{prefix(1)}00000001", "gone"),)))
+    await put(store, Change("s", leaf="c", entries=(entry("c", "b"),)))
+    await put(store, Change("f", drops=EVERYTHING))
+    await store.close()
+    assert [rows_of(path, table) for table in ("session", "fork")] == [1, 0]
+
+
 async def test_damage_at_the_source_is_told_by_the_fork(store: SqliteStore, tmp_path: Path) -> None:
     await put(store, Change("s", meta("s"), "c", chain("a", "b", "c")))
     await fork(store, "s", "c", "f")

@@ -61,6 +61,17 @@ async def disk() -> Disk:
     return Disk()
 
 
+async def test_a_path_without_entries_is_damaged_and_not_held(disk: Disk) -> None:
+    disk.change(Change("s", meta("s"), "a", chain("a")))
+    disk.paths.was_read("s", 1)
+    disk.paths.was_read("s", 1)
+    _, loading = disk.loads.pop()
+    loading.set_result(PathPage(Found.PATH, meta("s")))
+    await asyncio.sleep(0)
+    assert "s" not in disk.paths
+    disk.change(Change("s", leaf="b", entries=(entry("b", "a"),)))
+
+
 async def test_a_path_is_held_from_its_second_read_on(disk: Disk) -> None:
     disk.change(Change("s", meta("s"), "b", chain("a", "b")))
     disk.paths.was_read("s", 2)

@@ -85,7 +85,10 @@ def forks_from(db: sqlite3.Connection, source: int) -> list[Fork]:
 
 
 def is_source(db: sqlite3.Connection, session: int) -> bool:
-    return db.execute("SELECT 1 FROM fork WHERE source = ? LIMIT 1", (session,)).fetchone() is not None
+    return (
+        db.execute("SELECT 1 FROM fork WHERE source = ? AND session > source LIMIT 1", (session,)).fetchone()
+        is not None
+    )
 
 
 def depth(db: sqlite3.Connection, session: int) -> int:
@@ -116,6 +119,13 @@ def branches(db: sqlite3.Connection, session: int, branch: int, pos: int) -> lis
     return found
 
 
+def source_path(db: sqlite3.Connection, fork: Fork) -> list[Stretch]:
+    """What a fork shares, as `branches` of its source. Raises OfOneSession where forks could lead in a circle."""
+    if fork.source >= fork.session:
+        raise OfOneSession("the index of a session is damaged")
+    return branches(db, fork.source, fork.branch, fork.last)
+
+
 def path(db: sqlite3.Connection, own: list[Stretch], fork: Fork | None, first: int, last: int) -> list[Stretch]:
     """Between two positions, the path that `branches` of a session gave, each stretch with the session whose rows it
     really is. `fork` is that of the session."""
@@ -125,7 +135,7 @@ def path(db: sqlite3.Connection, own: list[Stretch], fork: Fork | None, first: i
         return own
     head = own[0]
     first, last = head.first, min(fork.last, head.last)
-    source = branches(db, fork.source, fork.branch, fork.last)
+    source = source_path(db, fork)
     shared = path(db, source, fork_of(db, fork.source), first, last)
     found = _overlaid(shared, _own_rows(db, fork.session, first, last))
     if head.last > last:
@@ -135,7 +145,7 @@ def path(db: sqlite3.Connection, own: list[Stretch], fork: Fork | None, first: i
 
 def at(db: sqlite3.Connection, fork: Fork, pos: int) -> Any:
     """The columns of ENTRY of what a fork has at a shared position without a row of its own; None when it is gone."""
-    for one in branches(db, fork.source, fork.branch, fork.last):
+    for one in source_path(db, fork):
         if one.first <= pos <= one.last:
             return columns_at(db, fork.source, one.branch, pos)
     return None
@@ -218,8 +228,8 @@ def share(db: sqlite3.Connection, session: int, source: int, branch: int, pos: i
     while (fork := fork_of(db, source)) is not None and branch == 0 and pos <= fork.last:
         if _has_own_row(db, source, pos):
             break
+        branch = next(one.branch for one in source_path(db, fork) if one.last >= pos)
         source = fork.source  # which has all of it
-        branch = next(one.branch for one in branches(db, source, fork.branch, fork.last) if one.last >= pos)
     made = Fork(session, source, branch, pos, prefix)
     db.execute("INSERT INTO fork (session, source, branch, last, prefix) VALUES (?, ?, ?, ?, ?)", made)
     return made
@@ -300,7 +310,9 @@ def _trim_if_gone(db: sqlite3.Connection, source: int) -> None:
 
 def _ends(db: sqlite3.Connection, source: int) -> list[tuple[int, int]]:
     """The branches on which paths end that forks share, and the last position of each that is shared."""
-    return db.execute("SELECT branch, max(last) FROM fork WHERE source = ? GROUP BY branch", (source,)).fetchall()
+    return db.execute(
+        "SELECT branch, max(last) FROM fork WHERE source = ? AND session > source GROUP BY branch", (source,)
+    ).fetchall()
 
 
 def _has_unplaced(db: sqlite3.Connection, session: int) -> bool:

@@ -139,8 +139,9 @@ class Paths:
             return
         session_id, _ = self._loading
         changes, self._loading, self._meanwhile = self._meanwhile, None, []
-        if not failed and loading.result().found is Found.PATH and not loading.result().more:
-            self._hold(session_id, loading.result().entries)
+        page = None if failed else loading.result()
+        if page is not None and page.found is Found.PATH and page.entries and not page.more:  # none: it is damaged
+            self._hold(session_id, page.entries)
             self.apply(changes)  # what was loaded shows a part of these or all; one made twice changes nothing
 
     def _hold(self, session_id: str, entries: Sequence[Entry]) -> None:

@@ -157,7 +157,7 @@ class Writer:
         self._insert_staged()
         if Drop.ENTRIES in drops:
             if forks.is_source(self._db, known.num):
-                forks.trim(self._db, self._leave_to_forks(known))
+                forks.trim(self._db, self._renumber(known))
             else:
                 self._db.execute("DELETE FROM entry WHERE session = ?", (known.num,))
                 self._db.execute("DELETE FROM branch WHERE session = ?", (known.num,))
@@ -186,6 +186,8 @@ class Writer:
         branch, pos = UNPLACED if source is None else self._place_of(source, copied.entry_id)
         if source is None or branch is None or pos is None or pos + 1 != copied.entries:
             raise OfOneSession("what was to be copied has changed meanwhile; try again")
+        if known.num < source.num:
+            self._renumber(known)
         known.fork = forks.share(self._db, known.num, source.num, branch, pos, copied.prefix)
         self._kept[known.fork.source] = set()
         self._new_branch(known, None, 0)
@@ -204,7 +206,7 @@ class Writer:
             forks.keep(self._db, known.num, place[0], place[1], seq)
             kept.add(place)
 
-    def _leave_to_forks(self, known: _Known) -> int:
+    def _renumber(self, known: _Known) -> int:
         """The session goes on without the entries that it has, under another number. The old one, which is given back,
         is nobody's as long as it has forks, for they have greater ones."""
         left = known.num
@@ -284,7 +286,7 @@ class Writer:
     def _unplace(self, known: _Known, seq: int) -> None:
         """An entry was hung elsewhere, so no place of the session can be trusted: from now on its paths are walked."""
         if forks.is_source(self._db, known.num):  # one copy for the session, not one for each of them
-            left = self._leave_to_forks(known)
+            left = self._renumber(known)
             forks.copy_all(self._db, left, known.num, seq)
             forks.trim(self._db, left)
         elif known.fork is not None:
