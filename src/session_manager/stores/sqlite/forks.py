@@ -110,13 +110,19 @@ def branches(db: sqlite3.Connection, session: int, branch: int, pos: int) -> lis
     found: list[Stretch] = []
     at: int | None = branch
     while at is not None:
-        row = db.execute("SELECT parent, start FROM branch WHERE session = ? AND branch = ?", (session, at)).fetchone()
-        if row is None or (row[0] is not None and row[0] >= at):
-            raise OfOneSession("the index of a session is damaged")
-        found.append(Stretch(session, at, row[1], pos))
-        at, pos = row[0], row[1] - 1
+        parent, start = _start(db, session, at)
+        found.append(Stretch(session, at, start, pos))
+        at, pos = parent, start - 1
     found.reverse()
     return found
+
+
+def _start(db: sqlite3.Connection, session: int, branch: int) -> tuple[int | None, int]:
+    """The branch that a branch leaves, and its first position."""
+    row = db.execute("SELECT parent, start FROM branch WHERE session = ? AND branch = ?", (session, branch)).fetchone()
+    if row is None or (row[0] is not None and row[0] >= branch):
+        raise OfOneSession("the index of a session is damaged")
+    return row[0], row[1]
 
 
 def source_path(db: sqlite3.Connection, fork: Fork) -> list[Stretch]:
@@ -237,11 +243,7 @@ def share(db: sqlite3.Connection, session: int, source: int, branch: int, pos: i
 
 def keep(db: sqlite3.Connection, source: int, branch: int, pos: int, seq: int) -> None:
     """Gives each fork that shares a position a row of its own there, before the source's is changed."""
-    ends = {
-        end
-        for end, last in _ends(db, source)
-        if any(one.branch == branch and pos <= one.last for one in branches(db, source, end, last))
-    }
+    ends = _ends_behind(db, source, branch, pos)
     lacking = db.execute(
         "SELECT session, source, branch, last, prefix FROM fork WHERE source = ? AND last >= ? AND NOT EXISTS (SELECT 1"
         " FROM entry WHERE entry.session = fork.session AND entry.branch = 0 AND pos = ? AND entry.branch IS NOT NULL)",
@@ -282,8 +284,13 @@ def trim(db: sqlite3.Connection, gone: int) -> None:
     """Removes of a session that is gone what none of its forks needs."""
     needed: dict[int, int] = {}
     for end, last in _ends(db, gone):
-        for one in branches(db, gone, end, last):
-            needed[one.branch] = max(one.last, needed.get(one.branch, -1))
+        at: int | None = end
+        while at is not None and at not in needed:
+            needed[at] = last
+            at, start = _start(db, gone, at)
+            last = start - 1
+        if at is not None:
+            needed[at] = max(last, needed[at])  # what lies below has been seen
     for (branch,) in db.execute("SELECT branch FROM branch WHERE session = ?", (gone,)).fetchall():
         db.execute(
             "DELETE FROM entry WHERE session = ? AND branch = ? AND pos > ? AND branch IS NOT NULL",
@@ -313,6 +320,21 @@ def _ends(db: sqlite3.Connection, source: int) -> list[tuple[int, int]]:
     return db.execute(
         "SELECT branch, max(last) FROM fork WHERE source = ? AND session > source GROUP BY branch", (source,)
     ).fetchall()
+
+
+def _ends_behind(db: sqlite3.Connection, source: int, branch: int, pos: int) -> set[int]:
+    """Those of the ends whose paths run through a place."""
+    behind = {branch: True}
+    ends = [end for end, _ in _ends(db, source)]
+    for end in ends:
+        way: list[int] = []
+        at: int | None = end
+        while at is not None and at not in behind:
+            way.append(at)
+            parent, start = _start(db, source, at)
+            at = None if parent == branch and start <= pos else parent
+        behind.update(dict.fromkeys(way, at is not None and behind[at]))
+    return {end for end in ends if behind[end]}
 
 
 def _has_unplaced(db: sqlite3.Connection, session: int) -> bool:

@@ -19,7 +19,7 @@ from session_manager.stores.sqlite.forks import Fork, Stretch
 from session_manager.stores.sqlite.rows import ENTRY, checked
 from session_manager.tree import MISSING, chain
 
-PART = 500
+PART = 128
 """Positions of a fork's path that are looked up in one go at first, and twice as many each further time: where many of
 them have rows of their own, a page does not pay for the whole path."""
 
