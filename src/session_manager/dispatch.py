@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from session_manager import bulk, door
 from session_manager.clock import Clock, Ids
-from session_manager.errors import MalformedRequest, NotServed, StorageError
+from session_manager.errors import MalformedRequest, NotServed, Outdated, StorageError
 from session_manager.events import Emission
 from session_manager.functions import FUNCTIONS, Function, Kind
 from session_manager.locks import SessionLocks
@@ -26,6 +26,9 @@ log = structlog.get_logger("session_manager.dispatch")
 
 Publish = Callable[[Sequence[Emission]], None]
 """Takes the events of one durable change, in order; returns at once and never raises."""
+
+ATTEMPTS = 3
+"""How often a call is decided whose change was outdated before it was stored."""
 
 
 class Runtime(Struct, frozen=True):
@@ -122,12 +125,19 @@ class Service:
         return outcome
 
     async def _write(self, runtime: Runtime, function: Function, request: Struct) -> Outcome:
-        view = runtime.store.ahead()
-        outcome = await function.rule(self._tools(runtime, view), request)
-        if outcome.change is not None:
-            await self._commit(runtime, view, outcome)
-        elif outcome.emissions:
-            runtime.publish(outcome.emissions)
+        for attempt in range(1, ATTEMPTS + 1):
+            view = runtime.store.ahead()
+            outcome = await function.rule(self._tools(runtime, view), request)
+            try:
+                if outcome.change is not None:
+                    await self._commit(runtime, view, outcome)
+                elif outcome.emissions:
+                    runtime.publish(outcome.emissions)
+            except Outdated:
+                if attempt == ATTEMPTS:
+                    raise
+            else:
+                break
         return outcome
 
     def _commit(self, runtime: Runtime, view: Any, outcome: Outcome) -> Awaitable[Any]:

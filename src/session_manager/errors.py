@@ -98,6 +98,10 @@ class Unready(StorageError):
     not there yet."""
 
 
+class Outdated(StorageError):
+    """What a change was decided on has changed meanwhile. Nothing of it was kept; decided anew, it may well be."""
+
+
 class BrokenPath(StorageError):
     """The chain from a leaf does not reach a root."""
 

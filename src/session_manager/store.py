@@ -43,7 +43,8 @@ EVERYTHING = frozenset(Drop)
 
 class Copied(Struct, frozen=True):
     """The path of another session that ends in an entry, as entries of this one: with the same content, at revision 0,
-    with ids that tell their position. Only for a store whose `extent` told of that path just now."""
+    with ids that tell their position. Only for a store whose `extent` told of that path just now; `Outdated` is raised
+    where it is another one by then."""
 
     session_id: str
     entry_id: str

@@ -14,13 +14,14 @@ from msgspec.structs import replace
 
 from session_manager.clock import RandomIds, SystemClock
 from session_manager.doctor.check import check
-from session_manager.errors import BrokenPath, StorageError
+from session_manager.errors import BrokenPath, SessionNotFound, StorageError
 from session_manager.model import Entry
-from session_manager.store import EVERYTHING, Change, Copied, Drop, Found, PathQuery, Store
+from session_manager.store import EVERYTHING, Change, Copied, Drop, Extent, Found, PathQuery, Store
 from session_manager.stores.memory import MemoryStore
 from session_manager.stores.sqlite import SqliteStore, forks
 from session_manager.stores.sqlite.inspect import Held, Inspection
 from session_manager.stores.sqlite.writer import Writer
+from tests.stage import InProcess
 from tests.stores.test_promises import chain, entry, meta, put
 
 
@@ -322,6 +323,36 @@ async def test_a_fork_of_what_has_changed_meanwhile_is_refused_alone(store: Sqli
     with pytest.raises(StorageError, match="try again"):
         await put(store, refused)
     assert await store.ids() == ["s", "t", "u", "v"]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_fork_of_what_changes_meanwhile_is_decided_anew(
+    deleted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with InProcess({"name": "sqlite", "config": {"path": str(tmp_path / "sessions.db")}}, tmp_path) as stage:
+        store = stage.store
+        await put(store, Change("s", meta("s"), "b", chain("a", "b")))
+        extent, calls = store.extent, 0
+
+        async def told_and_changed(session_id: str, entry_id: str) -> Extent | None:
+            nonlocal calls
+            calls += 1
+            found = await extent(session_id, entry_id)
+            if calls == 1:
+                change = Change("s", drops=EVERYTHING) if deleted else Change("s", entries=(entry("b"),))
+                await put(store, change)
+            return found
+
+        monkeypatch.setattr(store, "extent", told_and_changed)
+        if deleted:
+            with pytest.raises(SessionNotFound):
+                await stage.call("session::fork", {"session_id": "s", "entry_id": "b"})
+        else:
+            forked = await stage.call("session::fork", {"session_id": "s", "entry_id": "b"})
+            page = await store.path(PathQuery(forked["session_id"]))
+            assert [one.parent_id for one in page.entries] == [None]
+            assert forked["meta"]["message_count"] == 1
+        assert calls == 2
 
 
 async def test_what_was_kept_of_a_batch_is_told_where_the_disk_then_fails(

@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 from msgspec import Struct
 
-from session_manager.errors import StorageError
+from session_manager.errors import Outdated, StorageError
 from session_manager.model import Entry
 from session_manager.store import Change, Drop, Session, View
 from session_manager.stores.threads import WorkThread
@@ -212,7 +212,7 @@ def _refuse(queued: _Queued, error: StorageError) -> None:
     for waiter in queued.waiters:
         if not waiter.done():
             # An error of its own for each: they travel through different callers, which add to its traceback.
-            waiter.set_exception(StorageError(error.why))
+            waiter.set_exception((Outdated if isinstance(error, Outdated) else StorageError)(error.why))
             waiter.exception()  # nobody may be waiting any more, which is no news
 
 

@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 
 import structlog
 
-from session_manager.errors import StorageError, Unready
+from session_manager.errors import Outdated, StorageError, Unready
 
 log = structlog.get_logger("session_manager.sqlite")
 
@@ -21,6 +21,10 @@ UNDONE = frozenset({"SQLITE_IOERR_FSYNC", "SQLITE_IOERR_WRITE", "SQLITE_FULL"})
 
 class OfOneSession(StorageError):
     """What is wrong with one session, or with what is to be done to it, and is no reason to doubt the database."""
+
+
+OF_ONE_CHANGE = (OfOneSession, Outdated)
+"""Failures that are no other change's."""
 
 
 def translated(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

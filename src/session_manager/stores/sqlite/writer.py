@@ -6,10 +6,10 @@ import sqlite3
 from collections.abc import Sequence
 from zlib import crc32
 
+from session_manager.errors import Outdated
 from session_manager.model import Entry, JsonObject, SessionMeta, encode
 from session_manager.store import Change, Copied, Drop
 from session_manager.stores.sqlite import forks, rows, runs
-from session_manager.stores.sqlite.failures import OfOneSession
 from session_manager.stores.sqlite.forks import Fork
 from session_manager.stores.sqlite.labels import digests
 from session_manager.stores.sqlite.rows import BRANCH, PARENT, POS, SEQ, Row
@@ -185,7 +185,7 @@ class Writer:
         source = self._find(copied.session_id)
         branch, pos = UNPLACED if source is None else self._place_of(source, copied.entry_id)
         if source is None or branch is None or pos is None or pos + 1 != copied.entries:
-            raise OfOneSession("what was to be copied has changed meanwhile; try again")
+            raise Outdated("what was to be copied has changed meanwhile; try again")
         if known.num < source.num:
             self._renumber(known)
         known.fork = forks.share(self._db, known.num, source.num, branch, pos, copied.prefix)

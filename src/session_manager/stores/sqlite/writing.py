@@ -17,7 +17,7 @@ from session_manager.stores.directories import prepare_directory
 from session_manager.stores.holder import Holder
 from session_manager.stores.pending import Partly
 from session_manager.stores.sqlite import files
-from session_manager.stores.sqlite.failures import UNDONE, OfOneSession, storage_error, translated
+from session_manager.stores.sqlite.failures import OF_ONE_CHANGE, UNDONE, storage_error, translated
 from session_manager.stores.sqlite.glance import Directory, Identity, glance
 from session_manager.stores.sqlite.schema import VERSION
 from session_manager.stores.sqlite.writer import Writer
@@ -129,7 +129,7 @@ class Writing:
             if self._unweighed >= WEIGHED:
                 self._weigh_log()
             first = writer.apply(batch)
-        except OfOneSession as error:
+        except OF_ONE_CHANGE as error:
             return self._write_apart(writer, batch, error)
         except (sqlite3.OperationalError, OSError, StorageError) as error:
             if not _undone(error, writer):
@@ -160,7 +160,7 @@ class Writing:
                 failure = broken = storage_error(reason)  # what was applied before stays, and the others need not try
             except sqlite3.Error as reason:
                 failure = storage_error(reason)
-            except OfOneSession as reason:
+            except OF_ONE_CHANGE as reason:
                 failure = reason
             except Exception as reason:
                 log.error("a change could not be stored", error=f"{type(reason).__name__}: {reason}")
