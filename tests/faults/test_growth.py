@@ -92,7 +92,7 @@ async def test_a_store_that_cannot_be_opened_leaves_no_descriptor_and_no_thread(
         with pytest.raises(Unready):
             await SqliteStore(tmp_path / "sessions.db").open()
     await until(lambda: threading.active_count() <= threads)
-    assert descriptors() <= before
+    await until(lambda: descriptors() <= before)  # the holder may be making its log longer just now
     await holder.close()
 
 
