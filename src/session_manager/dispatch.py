@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -125,19 +126,18 @@ class Service:
         return outcome
 
     async def _write(self, runtime: Runtime, function: Function, request: Struct) -> Outcome:
-        for attempt in range(1, ATTEMPTS + 1):
-            view = runtime.store.ahead()
-            outcome = await function.rule(self._tools(runtime, view), request)
-            try:
-                if outcome.change is not None:
-                    await self._commit(runtime, view, outcome)
-                elif outcome.emissions:
-                    runtime.publish(outcome.emissions)
-            except Outdated:
-                if attempt == ATTEMPTS:
-                    raise
-            else:
-                break
+        for _ in range(ATTEMPTS - 1):
+            with contextlib.suppress(Outdated):
+                return await self._write_once(runtime, function, request)
+        return await self._write_once(runtime, function, request)
+
+    async def _write_once(self, runtime: Runtime, function: Function, request: Struct) -> Outcome:
+        view = runtime.store.ahead()
+        outcome = await function.rule(self._tools(runtime, view), request)
+        if outcome.change is not None:
+            await self._commit(runtime, view, outcome)
+        elif outcome.emissions:
+            runtime.publish(outcome.emissions)
         return outcome
 
     def _commit(self, runtime: Runtime, view: Any, outcome: Outcome) -> Awaitable[Any]:
