@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,6 @@ from tests.stores.test_promises import chain, entry, meta, put
 @pytest.fixture(autouse=True)
 def _everything_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks, "SHARED_FROM", 1)
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    made = SqliteStore(tmp_path / "sessions.db")
-    await made.open()
-    yield made
-    await made.close()
 
 
 def rows_of(path: Path, table: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,6 @@ from session_manager.stores.sqlite.runs import LENGTH
 from session_manager.stores.sqlite.schema import APPLICATION_ID, STEPS
 from tests.contract.scenario import until
 from tests.stores.test_promises import chain, entry, meta, put
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    made = SqliteStore(tmp_path / "sessions.db")
-    await made.open()
-    yield made
-    await made.close()
 
 
 def places(path: Path) -> dict[str, tuple[int | None, int | None]]:
