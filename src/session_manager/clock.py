@@ -44,14 +44,18 @@ class RandomIds:
         return f"e_{self._next()}"
 
     def entries(self, count: int) -> list[str]:
-        digits = secrets.token_hex(16 * count)
-        return sorted([f"e_{digits[start : start + 32]}" for start in range(0, len(digits), 32)])
+        return sorted([f"e_{digits}" for digits in _random(count)])
 
     def prefix(self) -> str:
         return f"e_{self._next()[:24]}"
 
     def _next(self) -> str:
         if not self._ready:
-            digits = secrets.token_hex(16 * 256)
-            self._ready = [digits[start : start + 32] for start in range(0, len(digits), 32)]
+            self._ready = _random(256)
         return self._ready.pop()
+
+
+def _random(count: int) -> list[str]:
+    """So many times 32 hex digits."""
+    digits = secrets.token_hex(16 * count)
+    return [digits[start : start + 32] for start in range(0, len(digits), 32)]
