@@ -25,11 +25,6 @@ them have rows of their own, a page does not pay for the whole path."""
 
 UNKNOWN = object()
 
-_PATH_OF = (
-    "SELECT num, meta, leaf, sum, fork.session, source, branch, last, prefix"
-    " FROM session LEFT JOIN fork ON fork.session = num WHERE id = ?"
-)
-
 
 class _Path(NamedTuple):
     """The way to a place of a session."""
@@ -134,14 +129,13 @@ class Reader:
 
     def path(self, query: PathQuery) -> PathPage:
         with self._snapshot() as db:
-            row = db.execute(_PATH_OF, (query.session_id,)).fetchone()
-            meta = None if row is None else rows.meta(query.session_id, row[1], row[3])
-            if meta is None:
+            known = self._recorded(query.session_id)
+            if known is None:
                 return PathPage(Found.NO_SESSION)
-            num, leaf = row[0], row[2] if query.leaf is None else query.leaf
+            num, meta, active, fork = known
+            leaf = active if query.leaf is None else query.leaf
             if leaf is None:
                 return PathPage(Found.NO_LEAF, meta)
-            fork = None if row[4] is None else Fork(*row[4:])
             end = self._place(num, fork, leaf)
             if end is None and query.leaf is not None:
                 return PathPage(Found.NO_ENTRY, meta)
@@ -150,20 +144,29 @@ class Reader:
             path = _Path(num, fork, forks.branches(db, num, end[0], end[1]))
             return self._indexed(path, query, meta)
 
+    def _recorded(self, session_id: str) -> tuple[int, SessionMeta, str | None, Fork | None] | None:
+        """Number, record and leaf of a session, and what it is a fork of; None when it has no record."""
+        row = self._db.execute(
+            "SELECT num, leaf, meta, sum, fork.session, source, branch, last, prefix"
+            " FROM session LEFT JOIN fork ON fork.session = num WHERE id = ?",
+            (session_id,),
+        ).fetchone()
+        meta = None if row is None else rows.meta(session_id, row[2], row[3])
+        return None if meta is None else (row[0], meta, row[1], None if row[4] is None else Fork(*row[4:]))
+
     def extent(self, session_id: str, entry_id: str) -> Extent | None:
         with self._snapshot() as db:
-            row = db.execute(_PATH_OF, (session_id,)).fetchone()
-            meta = None if row is None else rows.meta(session_id, row[1], row[3])
-            if meta is None:
+            known = self._recorded(session_id)
+            if known is None:
                 return None
-            fork = None if row[4] is None else Fork(*row[4:])
-            end = self._place(row[0], fork, entry_id)
+            num, meta, _, fork = known
+            end = self._place(num, fork, entry_id)
             if end is None or end[0] is None or end[1] + 1 < forks.SHARED_FROM:
                 return None
-            if forks.depth(db, row[0]) >= forks.DEEPEST:
+            if forks.depth(db, num) >= forks.DEEPEST:
                 return None
             messages = 0
-            own = forks.branches(db, row[0], end[0], end[1])
+            own = forks.branches(db, num, end[0], end[1])
             for stretch in forks.path(db, own, fork, 0, end[1]):
                 entries, with_role = db.execute(
                     "SELECT count(*), count(role) FROM entry WHERE session = ? AND branch = ? AND pos BETWEEN ? AND ?"
