@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 
 from session_manager import config, logs
 from session_manager.cli import light
+from session_manager.cli.ending import Ending
 from session_manager.cli.options import Seconds, fail, url_option
 from session_manager.config import InvalidConfiguration
 from session_manager.errors import SessionManagerError
@@ -87,9 +87,7 @@ def run(
     extras: Extras | None = None,
 ) -> int:
     """Runs the worker in the main thread until a signal or `failed`; returns the exit status."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())  # a second one changes nothing: the end has begun
+    ending = Ending()
     use_fast_loop()
     gc.disable()  # what is imported and built here stays: looking through it for garbage would find none
     with light.plain():
@@ -105,7 +103,7 @@ def run(
         gc.enable()
     if ready is not None:
         ready.set()
-    while not stop.wait(0.5):
+    while not ending.wait(0.5):
         if running.failed:
             running.stop()
             fail("the engine turned the connection down: another worker has the name")

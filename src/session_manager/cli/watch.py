@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import signal
 import threading
 from datetime import UTC, datetime
 from functools import partial
@@ -14,6 +13,7 @@ import click
 
 from session_manager import logs
 from session_manager.cli import light
+from session_manager.cli.ending import Ending
 from session_manager.cli.options import fail, labels, url_option
 from session_manager.events import EVENTS, Created
 from session_manager.model import JsonObject
@@ -44,7 +44,7 @@ def watch(
 
     logs.configure("error")
     wanted = labels(metadata)
-    stop = threading.Event()
+    ending = Ending()
     unread = threading.Event()
 
     def show(trigger_type: str, payload: JsonObject) -> None:
@@ -54,10 +54,8 @@ def watch(
             click.echo(_line(trigger_type, payload, as_json))
         except BrokenPipeError:
             unread.set()
-            stop.set()
+            ending.tell()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     try:
         with visit(url) as client:
             for trigger_type in types or sorted(EVENTS):
@@ -67,7 +65,7 @@ def watch(
                     partial(show, trigger_type),
                 )
             click.echo("watching; Ctrl+C ends it", err=True)
-            stop.wait()
+            ending.wait()
     except EngineError as error:
         fail(str(error))
     if unread.is_set():

@@ -1,0 +1,33 @@
+"""How a command that goes on and on is told to end."""
+
+from __future__ import annotations
+
+import queue
+import signal
+
+
+class Ending:
+    """SIGTERM, SIGINT, or `tell` from any thread; waited for in the main thread, where it is made.
+
+    The handler of a signal runs between two steps of the main thread, in the middle of `wait` too, and again when a
+    second signal follows at once. So it takes no lock that `wait` may be holding: a `threading.Event`, whose waiting
+    holds one for a moment, hangs now and then.
+    """
+
+    def __init__(self) -> None:
+        self._told: queue.SimpleQueue[None] = queue.SimpleQueue()  # the one queue whose `put` may interrupt itself
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.tell())
+
+    def tell(self) -> None:
+        if self._told.empty():
+            self._told.put(None)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Whether it has been told, after so many seconds at the latest."""
+        try:
+            self._told.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        self.tell()
+        return True
