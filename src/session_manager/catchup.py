@@ -10,7 +10,7 @@ is forgotten counts as never told.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from msgspec import Struct
 
@@ -37,6 +37,9 @@ of its session counts as told."""
 
 ATTEMPTS = 5
 """How often a session is read again that changes while it is read."""
+
+FORETOLD = 1_000
+"""How many events are remembered that a comparison has told before they came."""
 
 Labels = tuple[str, str, JsonObject | None]
 
@@ -149,9 +152,15 @@ class Told:
         )
 
     async def difference(
-        self, store: Store, session_id: str, entry_ids: Collection[str] | None = None
+        self,
+        store: Store,
+        session_id: str,
+        entry_ids: Collection[str] | None = None,
+        settled: Callable[[], Awaitable[bool]] | None = None,
     ) -> tuple[Emission, ...]:
-        """What subscribers have to be told of a session: of all its entries, or of some. Raises StorageError."""
+        """What subscribers have to be told of a session: of all its entries, or of some. `settled` lets events go out,
+        and be noted, that were on their way while the session was read; it returns whether none is left. Raises
+        StorageError."""
         for _ in range(ATTEMPTS):
             known = self.sessions.get(session_id)
             count = None if known is None else known.told
@@ -162,8 +171,9 @@ class Told:
             elif meta is not None:
                 read = [await store.entry(session_id, entry_id) for entry_id in entry_ids or ()]
                 entries = [entry for entry in read if entry is not None]
+            quiet = settled is None or await settled()
             after = self.sessions.get(session_id)
-            if after is known and (after is None or after.told == count):
+            if quiet and after is known and (after is None or after.told == count):
                 break
         return tuple(self._events(session_id, known, meta, entries, everything=entry_ids is None))
 
@@ -194,6 +204,51 @@ class Told:
         if everything and known.updated_at < meta.updated_at:
             known.updated_at = meta.updated_at
         return [Emission(event, meta.metadata) for event in events]
+
+
+class Foretold:
+    """What a comparison has told while the event of it was still on its way: it need not be told again when it comes.
+
+    Entries and sessions that are new, and new revisions. Not what replaces something, a status or a title: the last
+    one told has to be the last one that happened, so the event is told too.
+    """
+
+    def __init__(self, most: int = FORETOLD) -> None:
+        self._most = most
+        self._marks: OrderedDict[tuple[str, ...], None] = OrderedDict()
+
+    def note(self, emissions: Sequence[Emission]) -> None:
+        """Notes what a comparison tells."""
+        for emission in emissions:
+            if isinstance(emission.event, Deleted):
+                self._forget(emission.event.session_id)
+            elif (mark := _mark(emission.event)) is not None:
+                self._marks[mark] = None
+                if len(self._marks) > self._most:
+                    self._marks.popitem(last=False)
+
+    def comes(self, event: Event) -> bool:
+        """Whether an event that comes has been told. Once: who sends it again has a reason."""
+        if not self._marks:
+            return False
+        if isinstance(event, Deleted):
+            self._forget(event.session_id)
+            return False
+        return self._marks.pop(_mark(event) or (), self) is None
+
+    def _forget(self, session_id: str) -> None:
+        for mark in [mark for mark in self._marks if mark[0] == session_id]:
+            del self._marks[mark]
+
+
+def _mark(event: Event) -> tuple[str, ...] | None:
+    if isinstance(event, Created):
+        return event.session_id, str(event.created_at)
+    if isinstance(event, MessageAdded):
+        return event.session_id, event.entry_id, "0"
+    if isinstance(event, MessageUpdated):
+        return event.session_id, event.entry_id, str(event.revision)
+    return None
 
 
 def _other(known: Known, meta: SessionMeta) -> bool:

@@ -11,14 +11,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
-from session_manager.catchup import Told
+from session_manager.catchup import Foretold, Told
 from session_manager.config import BridgeConfig
 from session_manager.edge.account import Account
 from session_manager.edge.bridge import Bridge
 from session_manager.errors import StorageError
-from session_manager.events import EVENTS, Created, Deleted, Emission, Envelope, entry_event, open_envelope
+from session_manager.events import (
+    EVENTS,
+    Created,
+    Deleted,
+    Emission,
+    Envelope,
+    StatusChanged,
+    entry_event,
+    open_envelope,
+)
 from session_manager.intents import Intents
 from session_manager.ledger import Ledger
 from session_manager.model import Entry, SessionMeta
@@ -345,6 +355,89 @@ async def test_what_is_missed_before_the_main_instance_takes_the_binding_in_is_t
         while not account.told.knows("s", entries[0]):
             await asyncio.sleep(0.01)
     watching.cancel()
+
+
+async def _compared(account: Account, tmp_path: Path, *changes: Change) -> Bridge:
+    """A bridge that is about to compare; its main instance has been changed meanwhile."""
+    bridge = Bridge(BridgeConfig(url="ws://main.invalid"), "test", account, tmp_path / "intents")
+    bridge._loop = asyncio.get_running_loop()
+    store = MemoryStore()
+    bridge.store = store  # type: ignore[assignment] # only read from
+    for change in changes:
+        await store.commit(store, change)
+    return bridge
+
+
+def _entry(number: int, revision: int = 0) -> Entry:
+    return Entry(f"e{number}", None, 9, "user", b'{"role":"user","content":[],"timestamp":1}', revision=revision)
+
+
+META_OF_S = SessionMeta("s", "t", "", "idle", 1, 9, 2)
+
+
+async def test_what_a_comparison_tells_before_its_event_comes_is_told_once(account: Account, tmp_path: Path) -> None:
+    hub = account._hub
+    assert isinstance(hub, Hub)
+    entries = (_entry(0), _entry(1, revision=2))
+    bridge = await _compared(account, tmp_path, Change("s", META_OF_S, "e1", entries))
+    account.told.learn([])
+    await bridge._catch_up()
+    await account.told_all()
+    assert hub.told == ["s"] * 3
+    late = [Created.of(META_OF_S), *(entry_event("s", entry) for entry in entries)]
+    for event in late:
+        bridge._hear(Emission(event, None))
+    await account.told_all()
+    assert hub.told == ["s"] * 3, "told again"
+    for event in (*late, entry_event("s", _entry(1, revision=3))):
+        bridge._hear(Emission(event, None))
+    await account.told_all()
+    assert hub.told == ["s"] * 7, "a sender that sends again has a reason, and what is new is told"
+
+
+async def test_a_status_that_a_comparison_told_is_told_again_for_it_has_to_be_the_last_one(
+    account: Account, tmp_path: Path
+) -> None:
+    hub = account._hub
+    assert isinstance(hub, Hub)
+    before, after = META_OF_S, msgspec.structs.replace(META_OF_S, status="done", updated_at=11)
+    bridge = await _compared(account, tmp_path, Change("s", after))
+    account.told.learn([before])
+    await bridge._catch_up()
+    working = msgspec.structs.replace(META_OF_S, status="working", updated_at=10)
+    for event in (StatusChanged.of(working, "idle"), StatusChanged.of(after, "working")):
+        bridge._hear(Emission(event, None))
+    await account.told_all()
+    assert hub.told == ["s"] * 3
+
+
+def test_after_a_deletion_the_same_ids_are_new_and_what_is_foretold_is_bounded() -> None:
+    added, gone = Emission(entry_event("s", _entry(0)), None), Deleted(session_id="s", timestamp=9)
+    foretold = Foretold(most=2)
+    foretold.note([added])
+    assert [foretold.comes(gone), foretold.comes(added.event)] == [False, False]
+    foretold.note([added, Emission(gone, None)])
+    assert not foretold.comes(added.event)
+    many = [Emission(entry_event("s", _entry(number)), None) for number in range(3)]
+    foretold.note(many)
+    assert [foretold.comes(one.event) for one in many] == [False, True, True]
+
+
+async def test_what_has_come_and_waits_for_the_file_is_not_told_by_a_comparison_too(
+    account: Account, tmp_path: Path
+) -> None:
+    go, hub = threading.Event(), account._hub
+    assert isinstance(hub, Hub)
+    account._ledger.write = lambda lines: (go.wait(5), None)[1]  # type: ignore[method-assign]
+    bridge = await _compared(account, tmp_path, Change("s", META_OF_S, "e0", (_entry(0),)))
+    for event in (Created.of(META_OF_S), entry_event("s", _entry(0))):
+        bridge._hear(Emission(event, None))
+    comparing = asyncio.create_task(bridge._catch_up())
+    await asyncio.sleep(0.02)  # until it has read what there is
+    go.set()
+    await comparing
+    await account.told_all()
+    assert hub.told == ["s"] * 2
 
 
 async def test_a_disk_that_does_not_answer_does_not_stop_events(

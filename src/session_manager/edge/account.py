@@ -114,6 +114,11 @@ class Account:
             self._held.append((lambda _: None if reached.done() else reached.set_result(None), ()))
             await reached
 
+    async def settled(self) -> bool:
+        """Like `told_all`; returns whether nothing waits now."""
+        await self.told_all()
+        return not self._held
+
     def ready(self) -> None:
         """The bindings are there: lets go of what happened before."""
         self._ready.set()
@@ -161,7 +166,7 @@ class Account:
         events = 0
         for session_id in dict.fromkeys([*self.told.changed(metas), *doubtful]):
             try:
-                emissions = await self.told.difference(store, session_id)
+                emissions = await self.told.difference(store, session_id, settled=self.settled)
             except (SessionManagerError, msgspec.MsgspecError) as error:
                 log.warning("what was not told of a session cannot be told", session_id=session_id, error=str(error))
                 continue  # it is damaged, say; the others are none the worse

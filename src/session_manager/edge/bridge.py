@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from session_manager.announce import Announcer
+from session_manager.catchup import Foretold
 from session_manager.config import BridgeConfig
 from session_manager.edge.account import Account
 from session_manager.edge.client import EngineError
@@ -133,6 +134,7 @@ class Bridge:
         self._doubts: dict[str, tuple[float, frozenset[str] | None]] = {}
         """Since when, and of which entries; None stands for all of them."""
         self._suspects: set[str] = set()
+        self._foretold = Foretold()
         self._echoes: dict[str, tuple[Any, asyncio.Future[None]]] = {}
         """The last event published of each session that a caller may wait for."""
         self._connected = 0
@@ -230,7 +232,8 @@ class Bridge:
         self._last_event = self._loop.time()
         session_id = emission.event.session_id
         self._heard.add(session_id)
-        self._account.publish_locally([emission])
+        if not self._foretold.comes(emission.event):
+            self._account.publish_locally([emission])
         mark, echo = self._echoes.get(session_id, (None, None))
         if echo is not None and not echo.done() and mark == _mark(emission.event):
             echo.set_result(None)
@@ -327,6 +330,7 @@ class Bridge:
                 suspects.discard(session_id)
                 if emissions:
                     self._account.publish_locally(emissions)
+                    self._foretold.note(emissions)
                     events += len(emissions)
         finally:
             self._suspects |= suspects
@@ -350,7 +354,7 @@ class Bridge:
         """What nobody was told of a session; None where that one cannot be read, which must not keep others waiting.
         Raises StorageError when the main instance does not answer at all."""
         try:
-            return await self._told.difference(self.store, session_id, entry_ids)
+            return await self._told.difference(self.store, session_id, entry_ids, self._account.settled)
         except (SessionManagerError, msgspec.MsgspecError) as error:
             await self.store.session("")
             log.warning("what happened to a session cannot be told", session_id=session_id, error=str(error))
