@@ -130,7 +130,7 @@ _read_raws = msgspec.json.Decoder(list[Raw]).decode
 
 def packed_entries(entries: Sequence[Entry]) -> str | None:
     """The entries as one text; None when they are too many."""
-    if sum(len(entry.body) for entry in entries) > PACKED_BYTES:
+    if sum(entry.size for entry in entries) > PACKED_BYTES:
         return None
     return encode(
         [

@@ -550,6 +550,18 @@ async def test_pages_are_the_same_packed_or_not(bridge: Bridged, monkeypatch: py
     assert await bridge.store.path(PathQuery("s")) == entries == await bridge.main.store.path(PathQuery("s"))
 
 
+async def test_what_an_entry_says_of_its_origin_counts_when_a_page_is_packed(
+    bridge: Bridged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hints, "PACKED_BYTES", 1000)
+    await bridge.call("session::ensure", {"session_id": "s"})
+    await append(bridge, "a", origin={"from": "x" * 1000})
+    asked = {"session_id": "s", "hint": {}, "packed": True}
+    reply = await bridge.main.call("session::store::list-entries", asked)
+    assert [entry["id"] for entry in reply["entries"]] == ["a"]
+    assert "packed" not in reply["hinted"]
+
+
 @pytest.mark.parametrize("packed", [False, None, 1, "true", {}])
 async def test_only_a_plain_yes_has_a_page_packed(bridge: Bridged, packed: Any) -> None:
     await bridge.call("session::ensure", {"session_id": "s"})
