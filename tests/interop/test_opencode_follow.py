@@ -20,7 +20,8 @@ from session_manager.interop.opencode.replay import Replay
 from session_manager.interop.opencode.servers import read_server
 from session_manager.interop.opencode.sessions import Refused
 from session_manager.interop.opencode.targets import Decide, StoreTarget
-from session_manager.store import Change
+from session_manager.model import Entry
+from session_manager.store import Change, PathPage, PathQuery
 from session_manager.stores.memory import MemoryStore
 from tests.interop.later_server import LaterServer, delta, told_later
 from tests.interop.support import Json, bring_in, differences, files, load, messages, name, plain
@@ -353,6 +354,74 @@ async def test_a_session_that_cannot_be_kept_is_left_out_and_the_others_go_on(la
         assert mirror.progress.refused == 1
         assert "64 bits" in mirror.progress.last
     assert [meta.session_id for meta in await store.metas()] == [SESSION]
+
+
+class Spoilt(MemoryStore):
+    """A store some of whose sessions are damaged: the records can be read, the entries cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.damaged: set[str] = set()
+
+    async def entries(self, session_id: str) -> list[Entry]:
+        self._check(session_id)
+        return await super().entries(session_id)
+
+    async def path(self, query: PathQuery) -> PathPage:
+        self._check(query.session_id)
+        return await super().path(query)
+
+    def _check(self, session_id: str) -> None:
+        if session_id in self.damaged:
+            raise StorageError("an entry is damaged")
+
+
+def of_two() -> tuple[list[Json], list[str]]:
+    """The events of one conversation in two sessions, and their ids; the first is the one that comes first."""
+    ids = ["ses_aaa", SESSION]
+    return json.loads(json.dumps(TOOLS).replace(SESSION, ids[0])), ids
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["in the log", "in the stream"])
+async def test_a_stored_session_that_cannot_be_read_is_left_out_and_the_others_go_on(
+    later: LaterServer, live: bool
+) -> None:
+    store = Spoilt()
+    others, ids = of_two()
+    for event in [*others[:10], *TOOLS[:10]]:
+        later.say(event)
+    async with following(later, StoreTarget(store)):
+        for id_ in ids:
+            await until(came_to(store, 9, id_))
+    store.damaged.add(ids[0])
+    rest = [*others[10:], *TOOLS[10:]]
+    if not live:
+        for event in rest:
+            later.say(event)
+    async with following(later, StoreTarget(store)) as mirror:
+        if live:
+            for event in rest:
+                later.say(event)
+        await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
+        assert (mirror.progress.refused, mirror.progress.reconnects) == (1, 0)
+        assert ids[0] in mirror.progress.last
+    assert came_to(store, 9, ids[0])()
+
+
+async def test_a_session_that_cannot_be_written_keeps_no_other_from_being_written(later: LaterServer) -> None:
+    store = Spoilt()
+    others, ids = of_two()
+    async with following(later, StoreTarget(store)) as mirror:
+        for event in others[:10]:
+            later.say(event)
+        await until(came_to(store, 9, ids[0]))
+        store.damaged.add(ids[0])
+        for event in [*others[10:], *TOOLS]:
+            later.say(event)
+        await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
+        assert "damaged" in mirror.progress.last
+        store.damaged.clear()
+        await until(came_to(store, TOOLS[-1]["durable"]["seq"], ids[0]))
 
 
 async def test_a_server_is_a_source_too(later: LaterServer) -> None:

@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable
 from contextlib import aclosing
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 
 from session_manager.clock import Clock, SystemClock
 from session_manager.errors import SessionManagerError
@@ -239,11 +239,16 @@ class Mirror:
                 if meta.status == "working":
                     self._left_working.add(meta.session_id)
 
-    async def _session(self, session_id: str) -> Session:
-        """The session in memory: as it was, else from the store, else empty."""
+    async def _session(self, session_id: str) -> Session | None:
+        """The session in memory: as it was, else from the store, else empty. None when it cannot be read, and is left
+        out from now on. Raises StorageError when no session can."""
         session = self._sessions.pop(session_id, None)
         if session is None:
-            session = await self._stored(session_id)
+            try:
+                session = await self._readable(session_id)
+            except Refused as refused:
+                self._refuse(session_id, refused)
+                return None
         self._sessions[session_id] = session  # the newest is last
         while len(self._sessions) > OPEN_SESSIONS:
             oldest, quiet = next(iter(self._sessions.items()))
@@ -253,6 +258,17 @@ class Mirror:
                 self._known[oldest] = quiet.replay.seq
             del self._sessions[oldest]
         return session
+
+    async def _readable(self, session_id: str) -> Session:
+        """The session as it is stored. Raises Refused when it cannot be read, and StorageError when none can."""
+        try:
+            return await self._stored(session_id)
+        except (SessionManagerError, MsgspecError):
+            await self._target.store.session("")
+        try:
+            return await self._stored(session_id)
+        except (SessionManagerError, MsgspecError) as error:
+            raise Refused(f"session {session_id!r} cannot be read from the store: {error}") from error
 
     async def _stored(self, session_id: str) -> Session:
         meta = (await self._target.store.session(session_id)).meta
@@ -297,6 +313,8 @@ class Mirror:
         if event.seq is None and event.session_id not in self._sessions and self._seq(event.session_id) is None:
             return
         session = await self._session(event.session_id)
+        if session is None:
+            return
         self.progress.events += 1
         try:
             session.take(event)
@@ -320,7 +338,7 @@ class Mirror:
         working = {session_id for session_id in await self._server.working() if self._wanted(session_id)}
         # Also those that were left working when the mirror, or the server, went away.
         for session_id in (self._left_working | working) - self._sessions.keys():
-            if self._seq(session_id) is not None:
+            if self._seq(session_id) is not None and self._wanted(session_id):
                 await self._session(session_id)
         self._left_working.clear()
         for session_id, session in self._sessions.items():
@@ -363,6 +381,8 @@ class Mirror:
 
     async def _apply(self, session_id: str, events: list[Event]) -> None:
         session = await self._session(session_id)
+        if session is None:
+            return
         begun = session.replay.seq is None
         try:
             for event in events:
@@ -418,11 +438,17 @@ class Mirror:
             await asyncio.sleep(FLUSH_S)
 
     async def flush(self) -> None:
-        """Writes what changed."""
+        """Writes what changed: all that can be written, whatever keeps one session from it. Raises StorageError."""
+        failed: SessionManagerError | None = None
         for session_id, session in list(self._sessions.items()):
             if session.dirty:
-                await self._write(session_id, session)
+                try:
+                    await self._write(session_id, session)
+                except SessionManagerError as error:
+                    failed = error
         self._tell(self.progress)
+        if failed is not None:
+            raise failed
 
     async def _write(self, session_id: str, session: Session) -> None:
         session.dirty = False
