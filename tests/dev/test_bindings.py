@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -23,13 +25,20 @@ async def introduced(one: Peer, namespace: str | None = None) -> Peer:
     return one
 
 
-async def test_a_binding_reaches_the_provider_of_its_type(url: str) -> None:
+@asynccontextmanager
+async def provided(url: str) -> AsyncIterator[tuple[Peer, Peer, str]]:
+    """A worker that provides a trigger type, another one, and the type."""
     trigger_type = unique("t::")
     async with peer(url) as provider, peer(url) as binder:
         await introduced(provider)
         await introduced(binder)
         await provider.provide(trigger_type)
         await provider.settled()
+        yield provider, binder, trigger_type
+
+
+async def test_a_binding_reaches_the_provider_of_its_type(url: str) -> None:
+    async with provided(url) as (provider, binder, trigger_type):
         for config in ({"b": 1, "a": [None]}, None, "text", [1]):
             binding = await binder.bind(trigger_type, "some::function", config, metadata={"m": 1})
             assert await provider.frame("registertrigger", id=binding) == {
@@ -46,12 +55,7 @@ async def test_a_binding_reaches_the_provider_of_its_type(url: str) -> None:
 
 
 async def test_a_rejection_is_forwarded_and_the_binding_parked_and_offered_again(url: str) -> None:
-    trigger_type = unique("t::")
-    async with peer(url) as provider, peer(url) as binder:
-        await introduced(provider)
-        await introduced(binder)
-        await provider.provide(trigger_type)
-        await provider.settled()
+    async with provided(url) as (provider, binder, trigger_type):
         binding = await binder.bind(trigger_type, "some::function", {})
         bound = await provider.frame("registertrigger", id=binding)
         assert await listed(binder, trigger_type) == [binding], "live until its provider objects"
@@ -151,12 +155,7 @@ async def test_a_binding_to_an_unknown_type_is_parked_until_the_type_comes(url: 
 
 
 async def test_registering_a_type_again_replays_every_binding_in_any_order(url: str) -> None:
-    trigger_type = unique("t::")
-    async with peer(url) as provider, peer(url) as binder:
-        await introduced(provider)
-        await introduced(binder)
-        await provider.provide(trigger_type)
-        await provider.settled()
+    async with provided(url) as (provider, binder, trigger_type):
         bindings = [await binder.bind(trigger_type, f"f::{n}", {}) for n in range(40)]
         told = await provider.several(40, "registertrigger")
         assert [frame["id"] for frame in told] == bindings, "from one binder they come in order"
@@ -265,12 +264,7 @@ async def test_when_a_provider_leaves_the_bindings_of_others_are_parked(url: str
 
 
 async def test_a_binding_is_updated_by_registering_its_id_again(url: str) -> None:
-    trigger_type = unique("t::")
-    async with peer(url) as provider, peer(url) as binder:
-        await introduced(provider)
-        await introduced(binder)
-        await provider.provide(trigger_type)
-        await provider.settled()
+    async with provided(url) as (provider, binder, trigger_type):
         binding = await binder.bind(trigger_type, "f", {"n": 1})
         await binder.send("registertrigger", id=binding, trigger_type=trigger_type, function_id="g", config={"n": 2})
         told = await provider.several(2, "registertrigger", id=binding)

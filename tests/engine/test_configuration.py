@@ -23,6 +23,21 @@ async def page_length(client: III) -> int:
     return len((await call(client, "session::list", {}))["sessions"])
 
 
+async def set_again(client: III, worker: WorkerProcess, **changes: Any) -> None:
+    """The same, once the engine has the schema back."""
+
+    async def can_be_set() -> bool:
+        try:
+            await set_value(client, worker, **changes)
+        except InvocationError as error:
+            if error.code == "SCHEMA_UNAVAILABLE":
+                return False
+            raise
+        return True
+
+    await eventually(can_be_set, 10)
+
+
 async def in_force(client: III, limit: int) -> None:
     async def there() -> bool:
         return await page_length(client) == limit
@@ -128,17 +143,7 @@ async def test_a_hand_edit_counts_and_a_spoilt_file_changes_nothing(
     entry["value"]["default_list_limit"] = 6
     file.write_text(yaml.safe_dump(entry))
     await in_force(client, 6)
-
-    async def can_be_set() -> bool:
-        try:
-            await set_value(client, worker, default_list_limit=7)
-        except InvocationError as error:
-            if error.code == "SCHEMA_UNAVAILABLE":
-                return False
-            raise
-        return True
-
-    await eventually(can_be_set, 10)
+    await set_again(client, worker, default_list_limit=7)
     await in_force(client, 7)
     assert worker.process is not None
     assert worker.process.poll() is None
@@ -151,17 +156,7 @@ async def test_an_engine_that_forgot_the_schema_is_given_it_again(place: Place, 
     await in_force(client, 4)
     await asyncio.to_thread(place.restart)
     await worker.ready(client)
-
-    async def can_be_set() -> bool:
-        try:
-            await set_value(client, worker, default_list_limit=5)
-        except InvocationError as error:
-            if error.code == "SCHEMA_UNAVAILABLE":
-                return False
-            raise
-        return True
-
-    await eventually(can_be_set, 10)
+    await set_again(client, worker, default_list_limit=5)
     await in_force(client, 5)
     schema = (await call(client, "configuration::schema", {"id": worker.config_id}))["schema"]
     assert schema["definitions"]["Adapter"]["oneOf"]
