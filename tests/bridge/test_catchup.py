@@ -432,8 +432,15 @@ async def test_what_has_come_and_waits_for_the_file_is_not_told_by_a_comparison_
     bridge = await _compared(account, tmp_path, Change("s", META_OF_S, "e0", (_entry(0),)))
     for event in (Created.of(META_OF_S), entry_event("s", _entry(0))):
         bridge._hear(Emission(event, None))
+    read, entries = asyncio.Event(), bridge.store.entries
+
+    async def reading(session_id: str) -> list[Entry]:
+        read.set()
+        return await entries(session_id)
+
+    bridge.store.entries = reading  # type: ignore[method-assign]
     comparing = asyncio.create_task(bridge._catch_up())
-    await asyncio.sleep(0.02)  # until it has read what there is
+    await read.wait()
     go.set()
     await comparing
     await account.told_all()
