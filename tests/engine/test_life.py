@@ -20,6 +20,7 @@ from tests.dev.client import eventually
 from tests.engine.conftest import SQLITE, Connect, Place, Serve, Sink, user
 from tests.engines import free_port
 from tests.sdk import call
+from tests.wire import worker_process
 
 SECRET = "correct-horse-battery-staple"
 
@@ -48,6 +49,31 @@ async def test_an_engine_that_comes_later_is_waited_for(place: Place, serve: Ser
         place.start()
     client = await connect(place.url)
     await worker.ready(client)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_who_waits_for_an_engine_can_be_told_to_end(tmp_path: Path, number: signal.Signals) -> None:
+    with worker_process(f"ws://127.0.0.1:{free_port()}", tmp_path / "worker", "--patience", "3600") as worker:
+        await eventually(lambda: "waiting" in worker.said())
+        worker.signal(number)
+        assert await asyncio.to_thread(worker.wait, 60) == 0, worker.said()
+        assert "stopped while it waited" in worker.said()
+        assert "Traceback" not in worker.said()
+
+
+async def test_who_waits_for_a_database_can_be_told_to_end(url: str, tmp_path: Path) -> None:
+    directory = tmp_path / "worker"
+    holder = Holder(directory / "sessions.db.lock", "database")
+    directory.mkdir()
+    holder.acquire()
+    try:
+        with worker_process(url, directory, "--patience", "3600", value=SQLITE) as worker:
+            await eventually(lambda: "waiting" in worker.said(), 20)
+            worker.signal(signal.SIGTERM)
+            assert await asyncio.to_thread(worker.wait, 60) == 0, worker.said()
+            assert "stopped while it waited" in worker.said()
+    finally:
+        holder.release()
 
 
 NEWER = "PRAGMA user_version = 99; PRAGMA application_id = 0x53455353; CREATE TABLE t (a)"

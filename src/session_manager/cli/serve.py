@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import structlog
 
 from session_manager import config, logs
 from session_manager.cli import light
@@ -19,6 +20,8 @@ from session_manager.errors import SessionManagerError
 
 if TYPE_CHECKING:
     from session_manager.edge.extras import Extras
+
+log = structlog.get_logger("session_manager.worker")
 
 PATIENCE = 20.0
 
@@ -95,7 +98,11 @@ def run(
 
     given = client.own_name("session-manager")
     try:
-        running = worker.start(url, name or given, None if seed is None else config.seed(seed), patience, extras)
+        first = None if seed is None else config.seed(seed)
+        running = worker.start(url, name or given, first, patience, extras, ending.wait)
+    except client.GivenUp as why:
+        log.info("stopped while it waited", reason=str(why))
+        return 0
     except (client.EngineError, InvalidConfiguration, SessionManagerError) as error:
         fail(str(error))
     finally:

@@ -65,8 +65,23 @@ def address(url: str) -> tuple[str, int]:
     return parts.hostname, port or (443 if parts.scheme == "wss" else 80)
 
 
-def probe(url: str, seconds: float) -> None:
-    """Waits until something listens at the URL. Raises EngineError: the SDK itself would retry for ever."""
+class GivenUp(Exception):
+    """It was told to end while it waited; the text says for what."""
+
+
+Pause = Callable[[float], bool]
+"""Waits so many seconds, or less; returns whether to give up."""
+
+
+def sleep(seconds: float) -> bool:
+    """A pause that gives nothing up."""
+    time.sleep(seconds)
+    return False
+
+
+def probe(url: str, seconds: float, pause: Pause = sleep) -> None:
+    """Waits until something listens at the URL. Raises EngineError, for the SDK itself would retry for ever, and
+    GivenUp."""
     target = address(url)
     deadline = time.monotonic() + seconds
     told = False
@@ -81,7 +96,8 @@ def probe(url: str, seconds: float) -> None:
             if not told and left > 1:
                 log.warning("waiting", reason=why, seconds=round(left))
                 told = True
-            time.sleep(0.1)
+            if pause(0.1):
+                raise GivenUp(why) from None
         else:
             return
 

@@ -31,10 +31,13 @@ from session_manager.edge.client import (
     PASSING,
     Client,
     EngineError,
+    GivenUp,
     InvocationError,
     NameTaken,
+    Pause,
     address,
     probe,
+    sleep,
 )
 from session_manager.edge.configuration import ConfigurationEntry, Unavailable
 from session_manager.edge.extras import ExtraFunction, Extras
@@ -351,13 +354,21 @@ async def _at_most(awaitable: Any, seconds: float) -> None:
         log.warning("calls given up at the end")
 
 
-def start(url: str, name: str, seed: JsonObject | None, patience: float, extras: Extras | None = None) -> Worker:
+def start(
+    url: str,
+    name: str,
+    seed: JsonObject | None,
+    patience: float,
+    extras: Extras | None = None,
+    pause: Pause = sleep,
+) -> Worker:
     """Starts the worker. Waits so many seconds for the engine, and tries again for as long where it fails or a name, a
     function or the database is still held by another: an engine can hold on to a dead connection, and a predecessor
     may be shutting down. What waiting does not cure it does not wait for: a configuration that is not valid, a store
-    that cannot be opened. Raises EngineError, InvalidConfiguration or StorageError."""
-    probe(url, patience)
-    deadline, pause = time.monotonic() + patience, 0.25
+    that cannot be opened. Raises EngineError, InvalidConfiguration or StorageError, and GivenUp where `pause` says so.
+    """
+    probe(url, patience, pause)
+    deadline, seconds = time.monotonic() + patience, 0.25
     while True:
         worker = Worker(url, name, seed, extras or Extras())
         try:
@@ -367,7 +378,8 @@ def start(url: str, name: str, seed: JsonObject | None, patience: float, extras:
             if left <= 0:
                 raise
             log.warning("waiting", reason=str(error), seconds=round(left))
-            time.sleep(min(pause, left))
-            pause = min(pause * 2, 4.0)
+            if pause(min(seconds, left)):
+                raise GivenUp(str(error)) from None
+            seconds = min(seconds * 2, 4.0)
         else:
             return worker
