@@ -50,6 +50,28 @@ def test_a_signal_at_any_step_of_the_waiting_is_heard() -> None:
     assert said.split() == ["True", "True", "True"]
 
 
+UNTIL_THE_VERY_END = """
+import atexit, signal
+from session_manager.cli.ending import Ending
+
+class Last:
+    def __del__(self, raise_signal=signal.raise_signal, number=signal.SIGTERM):
+        raise_signal(number)
+
+last = Last()
+last.itself = last  # goes with the interpreter, when no handler is left
+ending = Ending()
+ending.tell()
+print(ending.wait())
+"""
+
+
+def test_a_signal_that_comes_when_python_is_gone_already_changes_nothing() -> None:
+    with _run(UNTIL_THE_VERY_END) as child:
+        said, _ = child.communicate(timeout=20)
+    assert (said, child.returncode) == ("True\n", 0)
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_that_comes_while_it_waits_without_end_is_heard(number: signal.Signals) -> None:
     code = "from session_manager.cli.ending import Ending; e = Ending(); print('waiting', flush=True); print(e.wait())"
