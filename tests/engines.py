@@ -197,6 +197,11 @@ class LoopbackProcess:
             )
         wait_for_port(self._port, self._process)
 
+    def hang(self) -> None:
+        """From now on it holds its connections and says nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
     def kill(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)

@@ -18,8 +18,8 @@ from iii.errors import InvocationError
 from session_manager.stores.holder import Holder
 from tests.dev.client import eventually
 from tests.engine.conftest import SQLITE, Connect, Place, Serve, Sink, user
-from tests.engines import free_port
-from tests.sdk import call
+from tests.engines import free_port, loopback_process
+from tests.sdk import call, sdk_client
 from tests.wire import worker_process
 
 SECRET = "correct-horse-battery-staple"
@@ -49,6 +49,16 @@ async def test_an_engine_that_comes_later_is_waited_for(place: Place, serve: Ser
         place.start()
     client = await connect(place.url)
     await worker.ready(client)
+
+
+async def test_an_engine_that_hangs_does_not_keep_the_worker_from_ending(tmp_path: Path) -> None:
+    with loopback_process(tmp_path / "engine") as engine, worker_process(engine.url, tmp_path / "worker") as worker:
+        async with sdk_client(engine.url, "client") as client:
+            await worker.ready(client)
+        engine.hang()
+        worker.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(worker.wait, 15) == 0, worker.said()  # it promises ten
+        assert "stopped" in worker.said()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

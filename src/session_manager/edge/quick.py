@@ -66,6 +66,9 @@ CROWDED, SOON_IN_A_CROWD, GLANCE = 1.5, 0.05, 1.0
 RESEND = 0.01
 """Seconds before a delivery is tried again that met a broken connection."""
 
+FAREWELL = 1.0
+"""Seconds that a farewell may take; the end of the worker must not wait for an engine that hangs."""
+
 
 class _Crowd:
     """How soon an answer is too soon at present."""
@@ -156,6 +159,8 @@ class QuickClient(III):
     async def _receive_loop(self) -> None:
         """Frames that go the short way are taken as they leave the protocol, ahead of the queues between."""
         ws = self._ws
+        if ws is not None:
+            ws.close_timeout = FAREWELL
         if ws is not None and self._quick:
             onward = ws.process_event
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import time
 from collections.abc import Coroutine, Sequence
 from functools import partial
@@ -309,11 +310,10 @@ class Worker:
         """Finishes running calls, then deliveries, then the store, then the connections. At most ten seconds. Whatever
         fails on the way, the connections end: their threads would keep the process alive."""
         self._closing = True
-        try:
+        with contextlib.ExitStack() as connections:
+            connections.callback(self._calls.shutdown)
+            connections.callback(self._deliveries.shutdown)
             self._wind_up()
-        finally:
-            self._deliveries.shutdown()
-            self._calls.shutdown()
         log.info("stopped", worker=self._name)
 
     def _wind_up(self) -> None:
