@@ -55,6 +55,10 @@ async def test_an_engine_that_hangs_does_not_keep_the_worker_from_ending(tmp_pat
     with loopback_process(tmp_path / "engine") as engine, worker_process(engine.url, tmp_path / "worker") as worker:
         async with sdk_client(engine.url, "client") as client:
             await worker.ready(client)
+            sink = Sink(client, "session::created")
+            await sink.bind_by_function({})
+            await call(client, "session::create", {})
+            await eventually(lambda: sink.events, 20)  # events leave once the start is over
         engine.hang()
         worker.signal(signal.SIGTERM)
         assert await asyncio.to_thread(worker.wait, 15) == 0, worker.said()  # it promises ten
