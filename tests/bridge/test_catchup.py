@@ -298,14 +298,20 @@ async def test_events_wait_until_their_sessions_are_listed_in_the_file(account: 
     assert hub.told == ["a", "b", "a"], "an event of a session that is listed waited"
 
 
+def bridge_to_nowhere(account: Account, tmp_path: Path) -> Bridge:
+    """A bridge that is not open: what it would ask its main instance, a test answers."""
+    bridge = Bridge(BridgeConfig(url="ws://main.invalid"), "test", account, tmp_path / "intents")
+    bridge._loop = asyncio.get_running_loop()
+    return bridge
+
+
 async def test_a_reply_through_a_bridge_waits_for_events_that_wait_for_the_file(
     account: Account, tmp_path: Path
 ) -> None:
     go, hub = threading.Event(), account._hub
     assert isinstance(hub, Hub)
     account._ledger.write = lambda lines: (go.wait(5), None)[1]  # type: ignore[method-assign]
-    bridge = Bridge(BridgeConfig(url="ws://main.invalid"), "test", account, tmp_path / "intents")
-    bridge._loop = asyncio.get_running_loop()
+    bridge = bridge_to_nowhere(account, tmp_path)
     bridge._relay = SimpleNamespace(connected=True)  # type: ignore[assignment] # all that is asked of it here
 
     async def tell(function_id: str, payload: bytes) -> bytes:
@@ -331,8 +337,7 @@ async def test_what_is_missed_before_the_main_instance_takes_the_binding_in_is_t
     monkeypatch.setattr("session_manager.edge.bridge.PASSES", (0.0, 0.2))
     hub = account._hub
     assert isinstance(hub, Hub)
-    bridge = Bridge(BridgeConfig(url="ws://main.invalid"), "test", account, tmp_path / "intents")
-    bridge._loop = asyncio.get_running_loop()
+    bridge = bridge_to_nowhere(account, tmp_path)
     store, main = MemoryStore(), ["main"]
     bridge.store = store  # type: ignore[assignment] # only read from
 
@@ -359,8 +364,7 @@ async def test_what_is_missed_before_the_main_instance_takes_the_binding_in_is_t
 
 async def _compared(account: Account, tmp_path: Path, *changes: Change) -> Bridge:
     """A bridge that is about to compare; its main instance has been changed meanwhile."""
-    bridge = Bridge(BridgeConfig(url="ws://main.invalid"), "test", account, tmp_path / "intents")
-    bridge._loop = asyncio.get_running_loop()
+    bridge = bridge_to_nowhere(account, tmp_path)
     store = MemoryStore()
     bridge.store = store  # type: ignore[assignment] # only read from
     for change in changes:
@@ -517,8 +521,7 @@ class Damaged(MemoryStore):
 async def test_a_session_that_cannot_be_read_keeps_no_other_from_being_told(account: Account, tmp_path: Path) -> None:
     hub = account._hub
     assert isinstance(hub, Hub)
-    bridge = Bridge(BridgeConfig(url="ws://main.invalid"), "test", account, tmp_path / "intents")
-    bridge._loop = asyncio.get_running_loop()
+    bridge = bridge_to_nowhere(account, tmp_path)
     store = bridge.store = Damaged()  # type: ignore[assignment] # only read from
     account.told.learn([])
     for session_id in ("damaged", "whole"):

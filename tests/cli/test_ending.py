@@ -51,7 +51,7 @@ def test_a_signal_at_any_step_of_the_waiting_is_heard() -> None:
 
 
 UNTIL_THE_VERY_END = """
-import atexit, signal
+import signal
 from session_manager.cli.ending import Ending
 
 class Last:
