@@ -9,7 +9,7 @@ from zlib import crc32
 from session_manager.errors import Outdated
 from session_manager.model import Entry, JsonObject, SessionMeta, encode
 from session_manager.store import Change, Copied, Drop
-from session_manager.stores.sqlite import forks, rows, runs
+from session_manager.stores.sqlite import forks, lone, rows, runs
 from session_manager.stores.sqlite.forks import Fork
 from session_manager.stores.sqlite.labels import digests
 from session_manager.stores.sqlite.rows import BRANCH, PARENT, POS, SEQ, Row
@@ -60,6 +60,7 @@ class Writer:
     def __init__(self, connection: sqlite3.Connection, at_least: int = 0) -> None:
         """Numbers go on behind `at_least`, whatever the database says."""
         self._db = connection
+        lone.prepare(connection)
         self._known: dict[str, _Known] = {}
         self._staged: dict[tuple[int, str], Row] = {}
         """Entries to be inserted at the end of the transaction."""
@@ -81,6 +82,9 @@ class Writer:
     def apply(self, batch: Sequence[Change]) -> int:
         """Makes the batch durable in one transaction and returns the number of its first commit."""
         first: int = self._sequence + 1
+        if len(batch) == 1 and self._append(batch[0], first):
+            self._sequence = first
+            return first
         self._inserted = None
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -101,6 +105,34 @@ class Writer:
             self._known.clear()
             self._kept.clear()
         return first
+
+    def _append(self, change: Change, seq: int) -> bool:
+        """Makes a change durable that adds an entry behind the last one and changes no more of the record than that
+        asks for. Returns whether it is such a change; if not, nothing was done."""
+        known, meta = self._known.get(change.session_id), change.meta
+        if known is None or known.last is None or meta is None or len(change.entries) != 1 or not change.fresh:
+            return False
+        [entry], (tip, (branch, pos)) = change.entries, known.last
+        if (
+            entry.parent_id != tip
+            or branch is None
+            or known.tips.get(branch) != pos
+            or known.lasting != (meta.status, meta.created_at)
+            or known.metadata is not meta.metadata
+            or change.drops
+            or change.copied is not None
+        ):
+            return False
+        leaf = known.leaf if change.leaf is None else change.leaf
+        stored = encode(meta)
+        try:
+            row = rows.row(known.num, entry, *self._place(known, entry), seq)
+            lone.append(self._db, row, leaf, stored, crc32(stored), meta.updated_at)
+        except BaseException:
+            self._forget_all()
+            raise
+        known.leaf = leaf
+        return True
 
     def _forget_all(self) -> None:
         self._known.clear()
