@@ -27,7 +27,8 @@ from session_manager.errors import StorageError, Unready
 from session_manager.model import Entry, SessionMeta
 from session_manager.store import Store
 from session_manager.stores.fs import FsStore
-from session_manager.stores.sqlite import SqliteStore
+from session_manager.stores.sqlite import SqliteStore, files
+from tests.contract.scenario import until
 from tests.faults.conftest import Figure
 from tests.faults.load import look, service, user
 
@@ -419,18 +420,19 @@ def test_a_cut_log_is_noticed(tmp_path: Path, figure: Figure) -> None:
         for n in range(40):
             await to.call("session::ensure", {"session_id": f"s{n}"})
             await to.call("session::append", {"session_id": f"s{n}", "message": user("x" * 300)})
-        await store._writes.run(lambda: None)  # the mark is written behind the answer
-        files = {path.name: path.read_bytes() for path in source.iterdir() if not path.name.endswith("-shm")}
+        mark = files.Mark(source / "sessions.db")
+        await until(lambda: mark.read() == 80)  # it is written a moment after the answer
+        left = {path.name: path.read_bytes() for path in source.iterdir() if not path.name.endswith("-shm")}
         await store.close()
-        return files
+        return left
 
-    files = asyncio.run(left_open())
-    log = files["sessions.db-wal"].rstrip(b"\0")  # the file is longer than what is in it
+    left = asyncio.run(left_open())
+    log = left["sessions.db-wal"].rstrip(b"\0")  # the file is longer than what is in it
     noticed = tried = 0
     for cut in range(0, len(log), max(1, len(log) // 60)):
         directory = tmp_path / f"cut-{cut}"
         directory.mkdir()
-        for name, content in files.items():
+        for name, content in left.items():
             (directory / name).write_bytes(content[:cut] if name.endswith("-wal") else content)
         tried += 1
         report_kinds: set[str] = set()

@@ -25,7 +25,7 @@ class Held:
         self.batches: list[int] = []
         self.running: list[tuple[Callable[[], Any], Done]] = []
 
-    def do(self, job: Callable[[], Any], done: Done, rest: Callable[[], None] | None) -> None:
+    def do(self, job: Callable[[], Any], done: Done) -> None:
         self.running.append((job, done))
 
     def write(self, changes: Sequence[Change]) -> int:

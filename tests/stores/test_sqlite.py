@@ -189,6 +189,26 @@ async def test_the_log_is_copied_and_shortened_when_nothing_is_written(
     database.close()
 
 
+async def test_what_was_acknowledged_is_noted_soon_and_once_for_many(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[int] = []
+    mark, keep = files.Mark(tmp_path / "sessions.db"), files.Mark.set
+
+    def note(mark: files.Mark, number: int) -> None:
+        noted.append(number)
+        keep(mark, number)
+
+    monkeypatch.setattr(files.Mark, "set", note)
+    monkeypatch.setattr(store_module, "NOTING", 0.2)
+    await put(store, *[Change("s", meta("s"), entries=(entry(f"x{n}"),)) for n in range(100)])
+    await until(lambda: mark.read() == 100)
+    assert len(noted) < 50
+    await put(store, Change("s", meta("s")))
+    await store.close()
+    assert mark.read() == 101
+
+
 async def test_a_commit_makes_no_file_longer(store: SqliteStore, tmp_path: Path) -> None:
     log = tmp_path / "sessions.db-wal"
     await until(lambda: log.stat().st_size == files.LOG_BYTES)

@@ -63,12 +63,10 @@ class GroupCommit:
         write: Write,
         applied: Callable[[Sequence[Change]], None],
         failed: Callable[[], None] = lambda: None,
-        rest: Callable[[], None] | None = None,
     ) -> None:
         """`applied` is told, on the event loop, what has become durable before anybody else is; `failed`, that a batch
-        or a part of it has not. `rest` runs on the thread once the outcome of a batch is on its way to the loop."""
+        or a part of it has not."""
         self._thread, self._write, self._applied, self._failed_batch = thread, write, applied, failed
-        self._rest = rest
         self._queue: list[_Queued] = []
         self._bytes = 0
         self._by_session: dict[str, list[_Queued]] = {}
@@ -132,7 +130,7 @@ class GroupCommit:
     def _start(self) -> None:
         batch, self._queue, self._bytes = self._queue, [], 0
         changes = [queued.change for queued in batch]
-        self._thread.do(partial(self._write, changes), partial(self._written, batch, changes), self._rest)
+        self._thread.do(partial(self._write, changes), partial(self._written, batch, changes))
 
     def _written(self, batch: list[_Queued], changes: list[Change], number: int, error: BaseException | None) -> None:
         if error is None:

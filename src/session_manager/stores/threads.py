@@ -23,7 +23,7 @@ Done = Callable[[Any, BaseException | None], None]
 """Takes what a function returned, or what it raised; runs on the event loop of whoever asked."""
 
 
-_Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, Done, Callable[[], None] | None]
+_Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, Done]
 
 
 class WorkThread:
@@ -57,15 +57,14 @@ class WorkThread:
         self.do(partial(function, *args, **kwargs), done)
         return future
 
-    def do(self, job: Callable[[], Any], done: Done, rest: Callable[[], None] | None = None) -> None:
-        """The same without a future, whose waiters would be told one turn of the event loop later. `rest` is what is
-        left to be done on the thread that nobody has to wait for; it never raises."""
+    def do(self, job: Callable[[], Any], done: Done) -> None:
+        """The same without a future, whose waiters would be told one turn of the event loop later."""
         loop = asyncio.get_running_loop()
         if self._stopped:
             loop.call_soon(done, None, StorageError("the store is closed"))
         else:
             self.start()
-            self._jobs.put((job, loop, done, rest))
+            self._jobs.put((job, loop, done))
 
     def stop(self) -> None:
         """Lets the thread end once all that was handed to it is done."""
@@ -74,17 +73,15 @@ class WorkThread:
 
     def _work(self) -> None:
         while (asked := self._jobs.get()) is not None:
-            job, loop, done, rest = asked
+            job, loop, done = asked
             try:
                 result = job()
             except BaseException as error:  # it belongs to whoever asked
                 _tell(loop, done, None, error)
             else:
                 _tell(loop, done, result, None)
-            if rest is not None:
-                rest()
             result = None
-            del asked, job, loop, done, rest
+            del asked, job, loop, done
 
 
 def _tell(loop: asyncio.AbstractEventLoop, done: Done, result: Any, error: BaseException | None) -> None:

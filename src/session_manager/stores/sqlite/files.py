@@ -157,9 +157,9 @@ class Mark:
     """The number of the last acknowledged commit, in a small file beside the database.
 
     SQLite takes a log that was cut for one that ends there, and the commits behind the cut are gone without a word; a
-    database that is behind its mark tells. The mark is written once the commit was acknowledged and not synced, so it
-    is never ahead, and it may be behind where that was the last thing before a kill or a power loss, which is
-    harmless. A disk that does not take it costs this notice and nothing else.
+    database that is behind its mark tells. The mark is written a moment after the commit was acknowledged and is not
+    synced, so it is never ahead, and after a kill or a power loss it may be behind, which is harmless. A disk that does
+    not take it costs this notice and nothing else.
     """
 
     WIDTH = 20

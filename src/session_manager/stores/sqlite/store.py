@@ -25,6 +25,9 @@ WHOLE = 1000
 SOON = 0.05
 """Seconds after opening that the log is brought to its length. What is asked first does not wait for it."""
 
+NOTING = 0.05
+"""Seconds by which the note of what was acknowledged may be behind: one for every change would cost each a tenth."""
+
 IDLE = 2.0
 """Seconds without a change after which the log is copied into the database file, and brought to its usual length."""
 
@@ -40,11 +43,12 @@ class SqliteStore(Pipelined):
         self._short_reads = Reads(path, "session-manager-reads")
         self._long_reads = Reads(path, "session-manager-long-reads")
         self._writing = Writing(path, synchronous, self._let_readers_go)
-        self._commits = GroupCommit(self._writes, self._writing.write, self._applied, self._failed, self._writing.note)
+        self._commits = GroupCommit(self._writes, self._writing.write, self._applied, self._failed)
         self._records = Records()
         self._paths = Paths(lambda query: self._long_reads.run(Reader.path, query))
         self._last_change = 0.0
         self._idle_check: asyncio.TimerHandle | None = None
+        self._noting: asyncio.TimerHandle | None = None
         self._lengthening: asyncio.TimerHandle | None = None
         self._open = False
 
@@ -72,7 +76,7 @@ class SqliteStore(Pipelined):
             return
         self._open = False
         await self._commits.drained()
-        for timer in (self._idle_check, self._lengthening):
+        for timer in (self._idle_check, self._noting, self._lengthening):
             if timer is not None:
                 timer.cancel()
         await self._stop()
@@ -94,6 +98,8 @@ class SqliteStore(Pipelined):
         self._last_change = loop.time()
         if self._idle_check is None:
             self._idle_check = loop.call_later(IDLE, self._tidy_when_idle)
+        if self._noting is None:
+            self._noting = loop.call_later(NOTING, self._note)
         self._records.apply(batch)
         self._paths.apply(batch)
 
@@ -101,6 +107,11 @@ class SqliteStore(Pipelined):
         """Whether a commit that failed is on the disk is found out by whoever reads next."""
         self._records.clear()
         self._paths.clear()
+
+    def _note(self) -> None:
+        self._noting = None
+        if self._open:
+            self._writes.do(self._writing.note, lambda _, error: None)
 
     def _tidy_when_idle(self) -> None:
         self._idle_check = None

@@ -112,11 +112,10 @@ class Writer:
         known, meta = self._known.get(change.session_id), change.meta
         if known is None or known.last is None or meta is None or len(change.entries) != 1 or not change.fresh:
             return False
-        [entry], (tip, (branch, pos)) = change.entries, known.last
+        [entry], (tip, (branch, _)) = change.entries, known.last
         if (
             entry.parent_id != tip
             or branch is None
-            or known.tips.get(branch) != pos
             or known.lasting != (meta.status, meta.created_at)
             or known.metadata is not meta.metadata
             or change.drops

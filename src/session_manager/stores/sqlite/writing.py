@@ -101,6 +101,7 @@ class Writing:
 
     def close(self) -> None:
         self._disconnect()
+        self.note()
         self._mark.close()
         self._holder.release()
 
@@ -171,7 +172,7 @@ class Writing:
         raise Partly([outcomes[index] for index in range(len(batch))])
 
     def note(self) -> None:
-        """Keeps what was acknowledged, while whoever waited for it goes on."""
+        """Keeps in the mark what was acknowledged. Never raises."""
         if self._acknowledged:
             self._mark.set(self._acknowledged)
             self._acknowledged = 0
