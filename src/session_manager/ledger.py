@@ -117,7 +117,11 @@ class Ledger:
 
     def lacks(self, emissions: Sequence[Emission]) -> bool:
         """Whether a session that is to be told of is not listed yet."""
-        return self._since_file is not None and any(one.event.session_id not in self._since for one in emissions)
+        if self._since_file is not None:
+            for emission in emissions:  # with every change, so no generator
+                if emission.event.session_id not in self._since:
+                    return True
+        return False
 
     def lines(self, emissions: Sequence[Emission]) -> bytes:
         """What `write` has to write before these are told."""
