@@ -82,6 +82,14 @@ async def listed(client: III, function_id: str) -> None:
     await until(there, 10, lambda: f"{function_id} is not listed")
 
 
+async def test_a_line_to_this_machine_goes_through_no_proxy(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "elsewhere.example")
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    async with line_to(engine.url) as line:
+        assert line.connected
+
+
 async def ask(line: Line, function_id: str, payload: Any, seconds: float = 5.0) -> Any:
     return decode(await line.call(function_id, encode(payload), "default", seconds))
 

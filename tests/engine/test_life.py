@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import signal
+import socket
 import sqlite3
 import time
 from pathlib import Path
@@ -73,6 +74,26 @@ async def test_who_waits_for_an_engine_can_be_told_to_end(tmp_path: Path, number
         assert await asyncio.to_thread(worker.wait, 60) == 0, worker.said()
         assert "stopped while it waited" in worker.said()
         assert "Traceback" not in worker.said()
+
+
+async def test_who_waits_for_something_that_never_answers_can_be_told_to_end(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"ws://127.0.0.1:{silent.getsockname()[1]}"
+        with worker_process(url, tmp_path / "worker", "--patience", "3600") as worker:
+            while not (connection := silent.accept()[0]).recv(4096):
+                connection.close()  # it only looked whether anything listens
+            with connection:
+                worker.signal(signal.SIGTERM)
+                assert await asyncio.to_thread(worker.wait, 9) == 0, worker.said()  # the answer may take ten
+        assert f"reason='the engine at {url} does not answer'" in worker.said()
+        assert "Traceback" not in worker.said()
+
+
+async def test_a_proxy_that_the_environment_names_does_not_come_between_processes_of_one_machine(
+    url: str, serve: Serve, connect: Connect
+) -> None:
+    worker = serve(url, NO_PROXY="elsewhere.example", http_proxy=f"http://127.0.0.1:{free_port()}")
+    await worker.ready(await connect(url))
 
 
 async def test_who_waits_for_a_database_can_be_told_to_end(url: str, tmp_path: Path) -> None:

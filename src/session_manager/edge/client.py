@@ -11,6 +11,7 @@ import socket
 import time
 import warnings
 from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +33,9 @@ Handler = Callable[[Any], Awaitable[Any]]
 
 RECONNECT = ReconnectionConfig(initial_delay_ms=250, max_delay_ms=5000)
 """An engine that restarts is found again within seconds; the SDK's own cap is 30 s."""
+
+ANSWER = 10.0
+"""Seconds in which something that listens must turn out to be an engine that knows this connection."""
 
 PASSING = frozenset({"TIMEOUT", "function_not_found", "invocation_stopped", "SHUTDOWN"})
 """Codes of an InvocationError of which nobody is to blame who was called: the same call may succeed later."""
@@ -102,6 +106,19 @@ def probe(url: str, seconds: float, pause: Pause = sleep) -> None:
             return
 
 
+def go_straight(host: str) -> None:
+    """Lets no proxy that the environment names come between this process and one on the same machine: the library
+    that opens WebSockets looks there."""
+    try:
+        local = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if local:
+        spared = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+        if host not in spared.split(","):
+            os.environ["no_proxy"] = f"{spared},{host}".lstrip(",")
+
+
 def telemetry() -> bool:
     """OpenTelemetry costs more CPU than everything else in a call, and the engine keeps the payloads: off unless asked
     for."""
@@ -120,10 +137,13 @@ class Client:
         namespace: str | None = None,
         *,
         prepare: Callable[[Client], None] | None = None,
+        pause: Pause = sleep,
     ) -> None:
         """Connects, in the namespace that the environment names where none is given. `prepare` registers what
-        is to be there from the first moment on. Raises EngineError."""
-        probe(url, seconds)
+        is to be there from the first moment on. Waits so many seconds for something that listens, and then `ANSWER`
+        for it to answer. Raises EngineError, and GivenUp where `pause` says so."""
+        probe(url, seconds, pause)
+        go_straight(address(url)[0])
         self.url, self.name = url, name
         self.namespace = namespace or os.environ.get("III_NAMESPACE") or "default"
         options = InitOptions(
@@ -139,7 +159,7 @@ class Client:
             if prepare is not None:
                 prepare(self)
             self._iii.connect()
-            self._wait_accepted(seconds)
+            self._wait_accepted(pause)
         except RegistrationRejectedError:
             self.shutdown()
             raise self._name_taken() from None
@@ -147,23 +167,27 @@ class Client:
             self.shutdown()
             raise
 
-    def _wait_accepted(self, seconds: float) -> None:
-        """Returns once the engine knows this connection by its name. Raises NameTaken or EngineError. The answer to a
-        call proves nothing: it may come before the refusal of the name."""
+    def _wait_accepted(self, pause: Pause) -> None:
+        """Returns once the engine knows this connection by its name. Raises NameTaken, EngineError or GivenUp. The
+        answer to a call proves nothing: it may come before the refusal of the name."""
         asked = {"name": self.name, "namespace": self.namespace}
-        deadline = time.monotonic() + seconds
+        why = f"the engine at {self.url} does not answer"
+        deadline = time.monotonic() + ANSWER
         while time.monotonic() < deadline:
-            try:
-                known = self.call_blocking("engine::workers::info", asked, seconds=2.0)
-            except InvocationError:
-                pass
-            else:
-                if known["worker"]["id"] == self._iii.worker_id:
-                    return
-            if self._iii.get_connection_state() == "failed":
+            state = self._iii.get_connection_state()
+            if state == "failed":
                 raise self._name_taken()
-            time.sleep(0.01)
-        raise EngineError(f"the engine at {self.url} does not answer")
+            if state == "connected":
+                try:
+                    known = self.call_blocking("engine::workers::info", asked, seconds=2.0)
+                except InvocationError:
+                    pass
+                else:
+                    if known["worker"]["id"] == self._iii.worker_id:
+                        return
+            if pause(0.01):
+                raise GivenUp(why)
+        raise EngineError(why)
 
     def _name_taken(self) -> NameTaken:
         return NameTaken(f"another worker is connected under the name {self.name!r}")

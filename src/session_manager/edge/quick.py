@@ -103,10 +103,9 @@ class QuickClient(III):
         super().__init__(address, options)
 
     def connect(self) -> None:
-        """Opens the connection, for the first time. What was registered before is known to the engine together with
-        the name: nobody meets a worker that has none of its functions yet."""
+        """Begins to open the connection, for the first time. What was registered before is known to the engine together
+        with the name: nobody meets a worker that has none of its functions yet."""
         self._loop.call_soon_threadsafe(self._may_connect.set)
-        self._wait_until_connected()
 
     @property
     def is_quick(self) -> bool:

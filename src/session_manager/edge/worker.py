@@ -71,8 +71,8 @@ DRAIN_CALLS, DRAIN_DELIVERIES = 5.0, 2.0
 class Worker:
     """session-manager on one engine. `failed` is set when the engine has turned the connection down for good."""
 
-    def __init__(self, url: str, name: str, seed: JsonObject | None, extras: Extras) -> None:
-        self._url, self._name, self._seed, self._extras = url, name, seed, extras
+    def __init__(self, url: str, name: str, seed: JsonObject | None, extras: Extras, pause: Pause) -> None:
+        self._url, self._name, self._seed, self._extras, self._pause = url, name, seed, extras, pause
         self._tasks: list[concurrent.futures.Future[None]] = []
         self.failed = False
         self._bindings = BindingTable()
@@ -85,13 +85,15 @@ class Worker:
     # --- start ---
 
     def start(self) -> None:
-        """Raises EngineError, InvalidConfiguration or StorageError; then nothing is left running."""
+        """Raises EngineError, InvalidConfiguration, StorageError or GivenUp; then nothing is left running."""
         started: list[Client] = []
         try:
             self._deliveries = self._deliveries_client()
             started.append(self._deliveries)
             check_free(self._deliveries, self._name)
-            self._calls = Client(self._url, self._name, DESCRIPTION, prepare=self._register_functions)
+            self._calls = Client(
+                self._url, self._name, DESCRIPTION, prepare=self._register_functions, pause=self._pause
+            )
             started.append(self._calls)
             check_ours(self._deliveries, self._name)
             self._delivery = Delivery(self._send)
@@ -127,7 +129,9 @@ class Worker:
 
     def _deliveries_client(self) -> Client:
         try:
-            return Client(self._url, f"{self._name}-deliveries", "Deliveries of session-manager's events.")
+            return Client(
+                self._url, f"{self._name}-deliveries", "Deliveries of session-manager's events.", pause=self._pause
+            )
         except NameTaken:
             raise NameTaken(f"another worker is connected under the name {self._name!r}") from None
 
@@ -370,7 +374,7 @@ def start(
     probe(url, patience, pause)
     deadline, seconds = time.monotonic() + patience, 0.25
     while True:
-        worker = Worker(url, name, seed, extras or Extras())
+        worker = Worker(url, name, seed, extras or Extras(), pause)
         try:
             worker.start()
         except (EngineError, Unready) as error:
