@@ -18,6 +18,10 @@ def user(text: str = "hello") -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "text", "text": text}], "timestamp": 1}
 
 
+ALONE = ("INSERT INTO appended", "INSERT INTO replaced")
+"""How the changes begin that are made in one statement, by a trigger."""
+
+
 class Watched(InProcess):
     """A stage on SQLite, which holds no paths in memory unless told. Connections are made in one place, which is where
     they are fitted with a trace."""
@@ -46,7 +50,7 @@ class Watched(InProcess):
         yield found
         for seen in self._seen[before:]:
             # Python is told a statement again for each one of the triggers that it fires.
-            again = found and seen == found[-1] and seen.startswith("INSERT INTO appended")
+            again = found and seen == found[-1] and seen.startswith(ALONE)
             if not again and not seen.startswith(("PRAGMA", "--")):
                 found.append(seen)
 

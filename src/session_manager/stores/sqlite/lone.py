@@ -1,7 +1,8 @@
-"""The change that comes most often as one statement: an entry behind the last one of its path, alone in its batch.
+"""The changes that come most often as one statement each: an entry behind the last one of its path, and the last one
+written anew, as a reply is while it streams; alone in their batch.
 
-The statement writes into a view of the writer's own connection, whose trigger inserts the entry and updates the record.
-So SQLite makes both or neither without a BEGIN and a COMMIT around them, and each statement less is a way less through
+The statement writes into a view of the writer's own connection, whose trigger changes the entry and the record. So
+SQLite makes all of it or nothing without a BEGIN and a COMMIT around, and each statement less is a way less through
 SQLite's module and the interpreter's lock.
 """
 
@@ -9,32 +10,74 @@ from __future__ import annotations
 
 import sqlite3
 
-from session_manager.stores.sqlite.rows import ENTRY, Row
+from session_manager.model import Entry
+from session_manager.stores.sqlite.rows import ENTRY, Row, content
+from session_manager.stores.sqlite.schema import NOTE_COMMIT
 
-_ENTRY = ["session", *ENTRY.split(", "), "branch", "pos", "seq"]
+Record = tuple[str | None, bytes, int, int]
+"""Of a session's row what these changes change: leaf, record, its checksum, time of the last change."""
+
+_RECORD = ("leaf", "meta", "meta_sum", "updated_at")
+
+_KEY = ("session", "id", "seq")
+
+_ENTRY = ("session", *ENTRY.split(", "), "branch", "pos", "seq")
 """The columns of a Row."""
 
-_RECORD = {"leaf": "leaf", "meta": "meta", "meta_sum": "sum", "updated_at": "updated_at"}
-"""What the view calls the columns of a session that an append changes."""
+_CONTENT = ("timestamp", "role", "body", "revision", "origin", "sum")
+"""The columns of `rows.content`."""
+
+
+def _new(columns: tuple[str, ...]) -> str:
+    return ", ".join(f"NEW.{column}" for column in columns)
+
+
+_PUT_RECORD = (
+    "UPDATE session SET leaf = NEW.leaf, meta = NEW.meta, sum = NEW.meta_sum, updated_at = NEW.updated_at,"
+    " seq = NEW.seq WHERE num = NEW.session"
+)
+
+_VIEWS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "appended": (
+        (*_ENTRY, *_RECORD),
+        (f"INSERT INTO entry ({', '.join(_ENTRY)}) VALUES ({_new(_ENTRY)})", _PUT_RECORD),  # noqa: S608 # fixed texts
+    ),
+    "replaced": (
+        (*_KEY, *_CONTENT, *_RECORD),
+        (
+            f"UPDATE entry SET ({', '.join(_CONTENT)}, seq) = ({_new(_CONTENT)}, NEW.seq)"  # noqa: S608 # fixed texts
+            " WHERE session = NEW.session AND id = NEW.id",
+            _PUT_RECORD,
+            NOTE_COMMIT.format(number="NEW.seq"),
+        ),
+    ),
+}
+"""Per view, its columns, and what writing a row into it does."""
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Makes the view and its trigger, for this connection only."""
-    connection.execute(
-        f"CREATE TEMP VIEW IF NOT EXISTS appended AS SELECT {', '.join(_ENTRY)},"  # noqa: S608 # fixed texts
-        f" {', '.join(f'NULL AS {name}' for name in _RECORD)} FROM entry"
-    )
-    connection.execute(
-        "CREATE TEMP TRIGGER IF NOT EXISTS append INSTEAD OF INSERT ON appended BEGIN"  # noqa: S608 # fixed texts
-        f" INSERT INTO entry ({', '.join(_ENTRY)}) VALUES ({', '.join(f'NEW.{name}' for name in _ENTRY)});"
-        f" UPDATE session SET {', '.join(f'{column} = NEW.{name}' for name, column in _RECORD.items())}, seq = NEW.seq"
-        " WHERE num = NEW.session; END"
-    )
+    """Makes the views and their triggers, for this connection only."""
+    for view, (columns, statements) in _VIEWS.items():
+        nothing = ", ".join(f"NULL AS {column}" for column in columns)
+        connection.execute(f"CREATE TEMP VIEW IF NOT EXISTS {view} AS SELECT {nothing}")
+        connection.execute(
+            f"CREATE TEMP TRIGGER IF NOT EXISTS {view}_alone INSTEAD OF INSERT ON {view}"
+            f" BEGIN {'; '.join(statements)}; END"
+        )
 
 
-_APPEND = f"INSERT INTO appended VALUES ({', '.join('?' * (len(_ENTRY) + len(_RECORD)))})"  # noqa: S608 # only marks
+def _into(view: str) -> str:
+    return f"INSERT INTO {view} VALUES ({', '.join('?' * len(_VIEWS[view][0]))})"  # noqa: S608 # only marks
 
 
-def append(connection: sqlite3.Connection, row: Row, leaf: str | None, meta: bytes, sum_: int, updated_at: int) -> None:
+_APPEND, _REPLACE = _into("appended"), _into("replaced")
+
+
+def append(connection: sqlite3.Connection, row: Row, record: Record) -> None:
     """Inserts an entry and updates its session's record, whose status and creation time stay; in one transaction."""
-    connection.execute(_APPEND, (*row, leaf, meta, sum_, updated_at))
+    connection.execute(_APPEND, (*row, *record))
+
+
+def replace(connection: sqlite3.Connection, session: int, entry: Entry, seq: int, record: Record) -> None:
+    """The same for an entry that has a row, and keeps its parent."""
+    connection.execute(_REPLACE, (session, entry.id, seq, *content(entry), *record))

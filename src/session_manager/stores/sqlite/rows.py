@@ -25,11 +25,18 @@ SEQ: Final = 11
 """Where they are in a Row."""
 
 
+Content = tuple[int, str | None, bytes, int, bytes | None, int]
+"""What of a Row an update of its entry changes, beside `seq`: `timestamp` to `sum`."""
+
+
 def row(session: int, entry: Entry, branch: int | None, pos: int | None, seq: int) -> Row:
+    return (session, entry.id, entry.parent_id, *content(entry), branch, pos, seq)
+
+
+def content(entry: Entry) -> Content:
     revision = signed(entry.revision)
     timestamp, role, body, origin = entry.timestamp, entry.role, entry.body, entry.origin
-    sum_ = checksum(timestamp, role, body, revision, origin)
-    return (session, entry.id, entry.parent_id, timestamp, role, body, revision, origin, sum_, branch, pos, seq)
+    return timestamp, role, body, revision, origin, checksum(timestamp, role, body, revision, origin)
 
 
 def signed(revision: int) -> int:

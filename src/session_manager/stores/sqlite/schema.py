@@ -141,5 +141,11 @@ VERSION = len(STEPS)
 SHARING = 3
 """The first version with a table `fork`."""
 
+NOTE_COMMIT = (
+    "UPDATE sequence SET last = {number}"
+    " WHERE (SELECT seq FROM entry WHERE num = (SELECT max(num) FROM entry)) IS NOT {number}"
+)
+"""Ends a commit, unless the row that was inserted last tells its number."""
+
 LAST_COMMIT = "SELECT max(last, coalesce((SELECT seq FROM entry ORDER BY num DESC LIMIT 1), 0)) FROM sequence"
-"""The number of the last commit. A commit that ends by inserting an entry does not write it a second time."""
+"""The number of the last commit."""

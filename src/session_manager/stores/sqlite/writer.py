@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from typing import NamedTuple
 from zlib import crc32
 
 from session_manager.errors import Outdated
@@ -12,8 +13,8 @@ from session_manager.store import Change, Copied, Drop
 from session_manager.stores.sqlite import forks, lone, rows, runs
 from session_manager.stores.sqlite.forks import Fork
 from session_manager.stores.sqlite.labels import digests
-from session_manager.stores.sqlite.rows import BRANCH, PARENT, POS, SEQ, Row
-from session_manager.stores.sqlite.schema import LAST_COMMIT
+from session_manager.stores.sqlite.rows import BRANCH, PARENT, POS, Row
+from session_manager.stores.sqlite.schema import LAST_COMMIT, NOTE_COMMIT
 
 KNOWN = 10_000
 """Sessions whose row the writer remembers."""
@@ -27,6 +28,15 @@ Place = tuple[int | None, int | None]
 UNREAD = object()
 
 UNPLACED: Place = (None, None)
+
+
+class _Last(NamedTuple):
+    """The entry of a session that was written last."""
+
+    id: str
+    parent_id: str | object | None
+    """UNREAD where it has no row of its own."""
+    place: Place
 
 
 class _Known:
@@ -52,8 +62,8 @@ class _Known:
         self.fork: Fork | None = None
         """What the session is a fork of, if it shares rows."""
         self.tips: dict[int, int] = {}
-        self.last: tuple[str, Place] | None = None
-        """The entry written last and its place, for the next one most likely hangs under it."""
+        self.last: _Last | None = None
+        """The next one most likely hangs under it, or is itself once more."""
 
 
 class Writer:
@@ -64,8 +74,6 @@ class Writer:
         self._known: dict[str, _Known] = {}
         self._staged: dict[tuple[int, str], Row] = {}
         """Entries to be inserted at the end of the transaction."""
-        self._inserted: int | None = None
-        """The number of the commit that inserted the last entry, as far as this transaction did."""
         self._touched: dict[str, tuple[_Known, int]] = {}
         self._kept: dict[int, set[Place] | None] = {}
         """Per session, by number, where all forks that share its rows have rows of their own; None when there are no
@@ -82,18 +90,16 @@ class Writer:
     def apply(self, batch: Sequence[Change]) -> int:
         """Makes the batch durable in one transaction and returns the number of its first commit."""
         first: int = self._sequence + 1
-        if len(batch) == 1 and self._append(batch[0], first):
+        if len(batch) == 1 and self._alone(batch[0], first):
             self._sequence = first
             return first
-        self._inserted = None
         self._db.execute("BEGIN IMMEDIATE")
         try:
             for seq, change in enumerate(batch, first):
                 self._change(change, seq)
             last = first + len(batch) - 1
             self._flush()
-            if self._inserted != last:
-                self._db.execute("UPDATE sequence SET last = ?", (last,))
+            self._db.execute(NOTE_COMMIT.format(number="?1"), (last,))
             self._db.execute("COMMIT")
         except BaseException:
             self._forget_all()
@@ -106,32 +112,41 @@ class Writer:
             self._kept.clear()
         return first
 
-    def _append(self, change: Change, seq: int) -> bool:
-        """Makes a change durable that adds an entry behind the last one and changes no more of the record than that
-        asks for. Returns whether it is such a change; if not, nothing was done."""
+    def _alone(self, change: Change, seq: int) -> bool:
+        """Makes a change durable that adds an entry behind the last one, or writes the last one anew, and changes no
+        more of the record than that asks for. Returns whether it is such a change; if not, nothing was done."""
         known, meta = self._known.get(change.session_id), change.meta
-        if known is None or known.last is None or meta is None or len(change.entries) != 1 or not change.fresh:
-            return False
-        [entry], (tip, (branch, _)) = change.entries, known.last
         if (
-            entry.parent_id != tip
-            or branch is None
+            known is None
+            or known.last is None
+            or meta is None
+            or len(change.entries) != 1
             or known.lasting != (meta.status, meta.created_at)
             or known.metadata is not meta.metadata
             or change.drops
-            or change.copied is not None
         ):
+            return False
+        [entry], last = change.entries, known.last
+        is_next = change.fresh and entry.parent_id == last.id
+        if not is_next and not self._is_last(known, last, entry):
             return False
         leaf = known.leaf if change.leaf is None else change.leaf
         stored = encode(meta)
+        record = (leaf, stored, crc32(stored), meta.updated_at)
         try:
-            row = rows.row(known.num, entry, *self._place(known, entry), seq)
-            lone.append(self._db, row, leaf, stored, crc32(stored), meta.updated_at)
+            if is_next:
+                lone.append(self._db, rows.row(known.num, entry, *self._place(known, entry), seq), record)
+            else:
+                lone.replace(self._db, known.num, entry, seq, record)
         except BaseException:
             self._forget_all()
             raise
         known.leaf = leaf
         return True
+
+    def _is_last(self, known: _Known, last: _Last, entry: Entry) -> bool:
+        """Whether it is the entry written last, where it was, and concerns no fork."""
+        return entry.id == last.id and entry.parent_id == last.parent_id and self._kept.get(known.num, UNREAD) is None
 
     def _forget_all(self) -> None:
         self._known.clear()
@@ -194,7 +209,6 @@ class Writer:
                 self._db.execute("DELETE FROM branch WHERE session = ?", (known.num,))
                 if known.fork is not None:
                     forks.let_go(self._db, known.fork)
-            self._inserted = None
             known.branches, known.last, known.fork = 0, None, None
             known.tips.clear()
         if Drop.LEAF in drops:
@@ -223,7 +237,7 @@ class Writer:
         self._kept[known.fork.source] = set()
         self._new_branch(known, None, 0)
         known.tips[0] = pos
-        known.last = (known.fork.id_at(pos), (0, pos))
+        known.last = _Last(known.fork.id_at(pos), UNREAD, (0, pos))
 
     def _keep_for_forks(self, known: _Known, entry_id: str, seq: int) -> None:
         """To be called before an entry is changed in place."""
@@ -256,8 +270,7 @@ class Writer:
             count = runs.insert(self._db, known.num, entries, branch, pos, seq)
             if branch is not None and pos is not None:
                 pos = known.tips[branch] = pos + count - 1
-            known.last = (entries[count - 1].id, (branch, pos))
-            self._inserted = seq
+            known.last = _Last(entries[count - 1].id, entries[count - 1].parent_id, (branch, pos))
             entries = entries[count:]
         for entry in entries:
             self._staged[known.num, entry.id] = rows.row(known.num, entry, *self._place(known, entry), seq)
@@ -304,14 +317,13 @@ class Writer:
 
     def _replace(self, known: _Known, entry: Entry, seq: int) -> None:
         self._keep_for_forks(known, entry.id, seq)
-        _, id_, *values, _, _, _ = rows.row(known.num, entry, None, None, seq)
         replaced = self._db.execute(
             "UPDATE entry SET parent_id = ?, timestamp = ?, role = ?, body = ?, revision = ?, origin = ?, sum = ?,"
             " seq = ? WHERE session = ? AND id = ?",
-            (*values, seq, known.num, id_),
+            (entry.parent_id, *rows.content(entry), seq, known.num, entry.id),
         ).rowcount
         if not replaced and known.fork is not None:  # it was the source's so far
-            self._staged[known.num, id_] = rows.row(known.num, entry, 0, known.fork.pos_of(id_), seq)
+            self._staged[known.num, entry.id] = rows.row(known.num, entry, 0, known.fork.pos_of(entry.id), seq)
             self._insert_staged()
 
     def _unplace(self, known: _Known, seq: int) -> None:
@@ -336,7 +348,9 @@ class Writer:
         else:
             last = known.last
             branch, pos = (
-                last[1] if last is not None and last[0] == entry.parent_id else self._place_of(known, entry.parent_id)
+                last.place
+                if last is not None and last.id == entry.parent_id
+                else self._place_of(known, entry.parent_id)
             )
             if branch is None or pos is None:
                 place = UNPLACED
@@ -345,7 +359,7 @@ class Writer:
                 place = (branch, pos + 1)
             else:
                 place = self._new_branch(known, branch, pos + 1)
-        known.last = (entry.id, place)
+        known.last = _Last(entry.id, entry.parent_id, place)
         return place
 
     def _place_of(self, known: _Known, entry_id: str) -> Place:
@@ -381,7 +395,6 @@ class Writer:
 
     def _insert_staged(self) -> None:
         if self._staged:
-            self._inserted = next(reversed(self._staged.values()))[SEQ]
             self._db.executemany(
                 f"INSERT INTO entry (session, {rows.ENTRY}, branch, pos, seq)"  # noqa: S608 # fixed texts
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
