@@ -223,3 +223,9 @@ class Store(View, Protocol):
     def settled(self, view: View, session_id: str) -> Awaitable[None]:
         """Waits until what `view` showed of the session is durable, so that an answer based on it may leave. Raises
         StorageError when it never will be."""
+
+
+async def check_answers(view: View) -> None:
+    """Raises StorageError when nothing at all can be read. After a session could not be, this tells one that is damaged
+    from a store that is away."""
+    await view.session("")

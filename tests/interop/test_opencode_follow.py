@@ -12,6 +12,7 @@ import pytest
 
 from session_manager.errors import StorageError
 from session_manager.events import MessageUpdated, StatusChanged
+from session_manager.interop.opencode import follow
 from session_manager.interop.opencode.events import read_event
 from session_manager.interop.opencode.exports import export_session, stored_records
 from session_manager.interop.opencode.follow import Mirror
@@ -146,6 +147,7 @@ async def test_a_store_that_cannot_be_read_for_a_while_ends_no_mirror(
 ) -> None:
     for event in TOOLS:
         later.say(event)
+    monkeypatch.setattr(follow, "AGAIN_S", 0.05)
     store, faults = MemoryStore(), {"metas": 2, "session": 3}
 
     def spoil(name: str) -> None:
@@ -351,7 +353,7 @@ async def test_a_session_that_cannot_be_kept_is_left_out_and_the_others_go_on(la
         for event in [*bad, *TOOLS]:
             later.say(event)
         await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
-        assert mirror.progress.refused == 1
+        assert mirror.progress.left_out == 1
         assert "64 bits" in mirror.progress.last
     assert [meta.session_id for meta in await store.metas()] == [SESSION]
 
@@ -362,6 +364,8 @@ class Spoilt(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.damaged: set[str] = set()
+        self.tries = 0
+        """Of what is damaged."""
 
     async def entries(self, session_id: str) -> list[Entry]:
         self._check(session_id)
@@ -373,6 +377,7 @@ class Spoilt(MemoryStore):
 
     def _check(self, session_id: str) -> None:
         if session_id in self.damaged:
+            self.tries += 1
             raise StorageError("an entry is damaged")
 
 
@@ -403,9 +408,166 @@ async def test_a_stored_session_that_cannot_be_read_is_left_out_and_the_others_g
             for event in rest:
                 later.say(event)
         await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
-        assert (mirror.progress.refused, mirror.progress.reconnects) == (1, 0)
+        assert (mirror.progress.left_out, mirror.progress.reconnects) == (1, 0)
         assert ids[0] in mirror.progress.last
+        assert store.tries == 1  # however much is said of it
     assert came_to(store, 9, ids[0])()
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["in the log", "in the stream"])
+async def test_a_session_that_can_be_read_again_is_brought_up_to_date_by_itself(
+    later: LaterServer, monkeypatch: pytest.MonkeyPatch, live: bool
+) -> None:
+    """Also when nothing more is said of it, and while another one stays damaged."""
+    monkeypatch.setattr(follow, "AGAIN_S", 0.05)
+    store = Spoilt()
+    others, ids = of_two()
+    ids.append("ses_bad")
+    for event in [*others[:10], *TOOLS[:10], *json.loads(json.dumps(TOOLS[:11]).replace(SESSION, "ses_bad"))]:
+        later.say(event)
+    async with following(later, StoreTarget(store)):
+        for id_, seq in zip(ids, (9, 9, 10), strict=True):
+            await until(came_to(store, seq, id_))
+    store.damaged.update(["ses_bad", ids[0]])
+    later.active = {"ses_bad", ids[0]}
+    last, rest = TOOLS[-1]["durable"]["seq"], [*others[10:], *TOOLS[10:]]
+    if not live:
+        for event in rest:
+            later.say(event)
+    async with following(later, StoreTarget(store)) as mirror:
+        if live:
+            for event in rest:
+                later.say(event)
+        await until(came_to(store, last))
+        await until(lambda: mirror.progress.left_out == 2)
+        tried = store.tries
+        await until(lambda: store.tries >= tried + 3)
+        store.damaged.remove(ids[0])
+        await until(came_to(store, last, ids[0]))
+        await until(lambda: mirror.progress.left_out == 1)
+        assert mirror.progress.reconnects == 0
+        assert stands(store, "working", ids[0])()
+        assert not stands(store, "working", "ses_bad")()
+    for id_ in ids[:2]:
+        assert list(differences((await export_session(store, id_)).document["messages"], wanted())) == []
+
+
+async def test_what_a_session_was_doing_is_known_when_it_is_back(
+    later: LaterServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "AGAIN_S", 0.05)
+    store = Spoilt()
+    for event in TOOLS:
+        later.say(event)
+    later.active = {SESSION}
+    async with following(later, StoreTarget(store)):
+        await until(stands(store, "working"))
+    store.damaged.add(SESSION)
+    async with following(later, StoreTarget(store)) as mirror:
+        await until(lambda: mirror.progress.left_out == 1)
+        later.active = set()
+        store.damaged.clear()
+        await until(stands(store, "error"))
+
+
+def stands(store: MemoryStore, status: str, session_id: str = SESSION) -> Callable[[], bool]:
+    def reached() -> bool:
+        kept = store._kept.get(session_id)
+        return kept is not None and kept.meta is not None and kept.meta.status == status
+
+    return reached
+
+
+async def test_one_that_cannot_be_written_makes_room_for_others(
+    later: LaterServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "AGAIN_S", 0.05)
+    monkeypatch.setattr(follow, "OPEN_SESSIONS", 1)
+    store = Spoilt()
+    others, ids = of_two()
+    last = TOOLS[-1]["durable"]["seq"]
+    async with following(later, StoreTarget(store)) as mirror:
+        for event in others[:10]:
+            later.say(event)
+        await until(came_to(store, 9, ids[0]))
+        store.damaged.add(ids[0])
+        for event in [*others[10:], *TOOLS]:
+            later.say(event)
+        await until(came_to(store, last))
+        assert (mirror.progress.left_out, mirror.progress.reconnects) == (1, 0)
+        store.damaged.clear()
+        await until(came_to(store, last, ids[0]))
+    assert list(differences((await export_session(store, ids[0])).document["messages"], wanted())) == []
+
+
+async def test_one_that_cannot_be_kept_makes_room_for_others(
+    later: LaterServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "OPEN_SESSIONS", 1)
+    store = MemoryStore()
+    bad = json.loads(json.dumps(TOOLS[:3]).replace(SESSION, "ses_bad"))
+    bad[1]["data"]["item"]["payload"]["metadata"] = {"n": 10**30}
+    for event in [*bad, *TOOLS]:
+        later.say(event)
+    async with following(later, StoreTarget(store)) as mirror:
+        await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
+        assert (mirror.progress.left_out, mirror.progress.reconnects) == (1, 0)
+
+
+@pytest.mark.parametrize("who", ["mirror", "server"])
+async def test_more_sessions_were_left_working_than_are_kept_in_memory(
+    later: LaterServer, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """Whoever of the two was away."""
+    monkeypatch.setattr(follow, "OPEN_SESSIONS", 1)
+    store = MemoryStore()
+    others, ids = of_two()
+    for event in [*others, *TOOLS]:
+        later.say(event)
+    later.active = set(ids)
+    async with following(later, StoreTarget(store)):
+        for id_ in ids:
+            await until(stands(store, "working", id_))
+        if who == "server":
+            later.active = set()
+            later.drop()
+            for id_ in ids:
+                await until(stands(store, "error", id_))
+    if who == "mirror":
+        later.active = set()
+        async with following(later, StoreTarget(store)):
+            for id_ in ids:
+                await until(stands(store, "error", id_))
+
+
+async def test_one_that_was_let_go_while_it_could_not_be_written_is_read_again(
+    later: LaterServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing more is said of it, so nothing else would tell that it is behind."""
+    monkeypatch.setattr(follow, "AGAIN_S", 0.05)
+    monkeypatch.setattr(follow, "OPEN_SESSIONS", 1)
+    others, ids = of_two()
+    fails = asyncio.Event()
+    writing = asyncio.Event()
+
+    class Slow(StoreTarget):
+        async def write(self, session_id: str, decide: Decide) -> Plan:
+            if session_id == ids[0] and not fails.is_set():
+                writing.set()
+                await fails.wait()
+                raise StorageError("the disk is full")
+            return await super().write(session_id, decide)
+
+    store = MemoryStore()
+    async with following(later, Slow(store)) as mirror:
+        later.say(others[0])
+        await writing.wait()
+        for event in TOOLS:
+            later.say(event)
+        await until(lambda: mirror.progress.events == 1 + len(TOOLS))
+        fails.set()
+        await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
+        await until(came_to(store, 0, ids[0]))
 
 
 async def test_a_session_that_cannot_be_written_keeps_no_other_from_being_written(later: LaterServer) -> None:

@@ -97,13 +97,15 @@ def _logging(url: str) -> Callable[[Progress], None]:
     before: list[tuple[bool, int]] = []
 
     def tell(progress: Progress) -> None:
-        now = progress.connected, progress.refused
+        now = progress.connected, progress.left_out
         if before and before[-1] == now:
             return
         before[:] = [now]
-        if progress.connected:
-            log.info("following", server=url, refused=progress.refused)
+        if progress.connected and progress.left_out:
+            log.warning("following all but some", server=url, left_out=progress.left_out, reason=progress.last)
+        elif progress.connected:
+            log.info("following", server=url)
         else:
-            log.warning("not following at present", server=url, refused=progress.refused, reason=progress.last)
+            log.warning("not following at present", server=url, left_out=progress.left_out, reason=progress.last)
 
     return tell

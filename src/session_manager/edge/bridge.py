@@ -29,6 +29,7 @@ from session_manager.errors import MalformedRequest, SessionManagerError, Storag
 from session_manager.events import STORE_EVENTS, Emission, Envelope, Event, open_envelope
 from session_manager.intents import Intents
 from session_manager.model import JsonObject
+from session_manager.store import check_answers
 from session_manager.stores.bridge import BridgeStore, MainError, MainSilent
 from session_manager.stores.bridge.store import together
 
@@ -356,7 +357,7 @@ class Bridge:
         try:
             return await self._told.difference(self.store, session_id, entry_ids, self._account.settled)
         except (SessionManagerError, msgspec.MsgspecError) as error:
-            await self.store.session("")
+            await check_answers(self.store)
             log.warning("what happened to a session cannot be told", session_id=session_id, error=str(error))
             return None
 

@@ -282,13 +282,15 @@ async def _export(session_id: str, form: str, url: str) -> tuple[bytes, dict[str
 
 async def _follow(url: str, store_url: str, added: JsonObject | None, only: set[str] | None, *, once: bool) -> None:
     server = Server(url, os.environ.get(PASSWORD))
-    shown: list[bool] = []
+    shown: list[tuple[bool, int]] = []
 
     def tell(progress: following.Progress) -> None:
-        if not shown or shown[-1] != progress.connected:
-            shown.append(progress.connected)
+        now = progress.connected, progress.left_out
+        if not shown or shown[-1] != now:
+            shown[:] = [now]
             state = "following" if progress.connected else f"waiting for {url}"
-            click.echo(f"{state}{f' ({plain(progress.last)})' if progress.last else ''}", err=True)
+            but = f", {progress.left_out} sessions left out" if progress.left_out else ""
+            click.echo(f"{state}{but}{f' ({plain(progress.last)})' if progress.last else ''}", err=True)
 
     try:
         async with _opened(_store(store_url)) as store:
@@ -298,7 +300,7 @@ async def _follow(url: str, store_url: str, added: JsonObject | None, only: set[
             else:
                 await _until_signal(mirror.run())
             done = mirror.progress
-            click.echo(f"{done.sessions} sessions new, {done.commits} changes, {done.refused} refused", err=True)
+            click.echo(f"{done.sessions} sessions new, {done.commits} changes, {done.left_out} left out", err=True)
     finally:
         await server.close()
 

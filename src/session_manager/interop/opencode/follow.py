@@ -56,6 +56,7 @@ from session_manager.interop.opencode.sidecar import KEY
 from session_manager.interop.opencode.sources import from_replay
 from session_manager.interop.opencode.targets import Target
 from session_manager.model import JsonObject, Status
+from session_manager.store import check_answers
 
 FLUSH_S = 0.1
 """Changes of this long are written together: a stream of words is not a stream of commits."""
@@ -65,6 +66,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 
 STORE_PAUSE_S = 1.0
 """After the store could not be written."""
+
+AGAIN_S = 10.0
+"""Between attempts at the sessions that the store could not read or write."""
 
 CONSISTENT_TRIES = 5
 """How often a message list is read until its log did not move meanwhile."""
@@ -93,7 +97,8 @@ class Progress(Struct):
     commits: int = 0
     events: int = 0
     reconnects: int = 0
-    refused: int = 0
+    left_out: int = 0
+    """Sessions at present."""
     connected: bool = False
     last: str = ""
 
@@ -115,6 +120,11 @@ class Session:
             self.dirty = True
             if self.replay.status != before or event.name == "session.status":
                 self.status = self.replay.status
+
+    def stands(self, *, working: bool) -> None:
+        """Takes what the server says of its work at this moment."""
+        if (self.status == "working") != working:
+            self.status, self.dirty = "working" if working else None, True
 
     def source(self, server: Server) -> SourceSession:
         source = from_replay(self.replay, server.url, None)
@@ -186,7 +196,13 @@ class Mirror:
         self._known: dict[str, int] = {}
         """How far each session has come that is not in memory."""
         self._left_working: set[str] = set()
+        """Sessions not in memory that were working when they were last seen."""
         self._refused: set[str] = set()
+        """Sessions that cannot be kept, whatever the store does."""
+        self._aside: dict[str, None] = {}
+        """Sessions that the store could not read or write; those tried last come last."""
+        self._turn = asyncio.Lock()
+        """One thing at a time is taken from the server."""
         self._dirty = asyncio.Event()
         self.progress = Progress()
 
@@ -195,7 +211,7 @@ class Mirror:
         cannot be read or written."""
         recalled = False
         pause = FIRST_PAUSE_S
-        flusher = asyncio.create_task(self._flush_often())
+        beside = [asyncio.create_task(self._flush_often()), asyncio.create_task(self._take_back_often())]
         try:
             while True:
                 try:
@@ -216,8 +232,9 @@ class Mirror:
                 await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 # no secret
                 pause = min(pause * 2, LONGEST_PAUSE_S)
         finally:
-            flusher.cancel()
-            await asyncio.gather(flusher, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             await self.flush()
 
     async def catch_up(self) -> None:
@@ -240,35 +257,35 @@ class Mirror:
                     self._left_working.add(meta.session_id)
 
     async def _session(self, session_id: str) -> Session | None:
-        """The session in memory: as it was, else from the store, else empty. None when it cannot be read, and is left
-        out from now on. Raises StorageError when no session can."""
+        """The session in memory: as it was, else from the store, else empty. None when it cannot be read, and is set
+        aside. Raises StorageError when no session can."""
         session = self._sessions.pop(session_id, None)
         if session is None:
             try:
-                session = await self._readable(session_id)
-            except Refused as refused:
-                self._refuse(session_id, refused)
+                session = await self._stored(session_id)
+            except (SessionManagerError, MsgspecError) as error:
+                await check_answers(self._target.store)
+                self._set_aside(session_id, error)
                 return None
         self._sessions[session_id] = session  # the newest is last
         while len(self._sessions) > OPEN_SESSIONS:
-            oldest, quiet = next(iter(self._sessions.items()))
-            if quiet.dirty:
-                await self._write(oldest, quiet)
-            if quiet.replay.seq is not None:
-                self._known[oldest] = quiet.replay.seq
-            del self._sessions[oldest]
+            await self._let_go(*next(iter(self._sessions.items())))
         return session
 
-    async def _readable(self, session_id: str) -> Session:
-        """The session as it is stored. Raises Refused when it cannot be read, and StorageError when none can."""
-        try:
-            return await self._stored(session_id)
-        except (SessionManagerError, MsgspecError):
-            await self._target.store.session("")
-        try:
-            return await self._stored(session_id)
-        except (SessionManagerError, MsgspecError) as error:
-            raise Refused(f"session {session_id!r} cannot be read from the store: {error}") from error
+    async def _let_go(self, session_id: str, session: Session) -> None:
+        """Forgets a session, once it is written. Raises StorageError when none can be."""
+        if session.dirty:
+            try:
+                await self._write(session_id, session)
+            except SessionManagerError as error:
+                await check_answers(self._target.store)
+                self._set_aside(session_id, error)
+                return
+        if session.replay.seq is not None:
+            self._known[session_id] = session.replay.seq
+        if session.status == "working":
+            self._left_working.add(session_id)
+        self._sessions.pop(session_id, None)
 
     async def _stored(self, session_id: str) -> Session:
         meta = (await self._target.store.session(session_id)).meta
@@ -288,7 +305,8 @@ class Mirror:
         return session.replay.seq if session is not None else self._known.get(session_id)
 
     def _wanted(self, session_id: str) -> bool:
-        return session_id not in self._refused and (self._only is None or session_id in self._only)
+        left_out = session_id in self._refused or session_id in self._aside
+        return not left_out and (self._only is None or session_id in self._only)
 
     # --- the stream ---
 
@@ -299,10 +317,12 @@ class Mirror:
                 if not opened:
                     # The stream is open, so nothing falls between what the log says now and what comes next.
                     opened = True
-                    await self._catch_up_all()
+                    async with self._turn:
+                        await self._catch_up_all()
                     self.progress.connected = True
                     self._tell(self.progress)
-                await self._take(_unwrapped(raw))
+                async with self._turn:
+                    await self._take(_unwrapped(raw))
 
     async def _take(self, raw: JsonObject) -> None:
         event = read_event(raw)
@@ -336,15 +356,15 @@ class Mirror:
                 if self._wanted(session_id):
                     await self._catch_up(session_id)
         working = {session_id for session_id in await self._server.working() if self._wanted(session_id)}
+        for session_id, session in self._sessions.items():
+            session.stands(working=session_id in working)
         # Also those that were left working when the mirror, or the server, went away.
         for session_id in (self._left_working | working) - self._sessions.keys():
+            self._left_working.discard(session_id)
             if self._seq(session_id) is not None and self._wanted(session_id):
-                await self._session(session_id)
-        self._left_working.clear()
-        for session_id, session in self._sessions.items():
-            now: Status | None = "working" if session_id in working else None
-            if (session.status == "working") != (now == "working"):
-                session.status, session.dirty = now, True
+                stored = await self._session(session_id)
+                if stored is not None:
+                    stored.stands(working=session_id in working)
         self._dirty.set()
 
     async def _catch_up_1x(self) -> None:
@@ -471,20 +491,64 @@ class Mirror:
         except Refused as refused:
             self._refuse(session_id, refused)
             return
-        except BaseException:
+        except BaseException as error:
             session.dirty = True
+            if self._sessions.get(session_id) is not session:  # it was let go meanwhile, as if that had worked
+                self._set_aside(session_id, error)
             raise
         if plan.created:
             self.progress.sessions += 1
         self.progress.commits += plan.change is not None
 
+    # --- what is left out ---
+
     def _refuse(self, session_id: str, refused: Refused) -> None:
         """A session that cannot be kept is left out, and said so, rather than followed half."""
         self._refused.add(session_id)
+        self._leave_out(session_id, str(refused))
+
+    def _set_aside(self, session_id: str, error: BaseException) -> None:
+        """A session that the store cannot read or write is left out until it can."""
+        self._aside[session_id] = None
+        self._leave_out(session_id, f"session {session_id!r} cannot be read or written in the store: {error}")
+
+    def _leave_out(self, session_id: str, why: str) -> None:
         self._sessions.pop(session_id, None)
-        self.progress.refused += 1
-        self.progress.last = str(refused)
+        self.progress.last = why
+        self._count_left_out()
+
+    def _count_left_out(self) -> None:
+        self.progress.left_out = len(self._refused) + len(self._aside)
         self._tell(self.progress)
+
+    async def _take_back_often(self) -> None:
+        """Tries what was set aside, until one fails: what keeps that one may keep the others, and the stream waits
+        while one is tried."""
+        while True:
+            await asyncio.sleep(AGAIN_S)
+            for session_id in list(self._aside):
+                async with self._turn:
+                    if not self.progress.connected or not await self._take_back(session_id):
+                        break
+
+    async def _take_back(self, session_id: str) -> bool:
+        """Tries a session that was set aside: whether it is where the server is now, and written."""
+        self._aside.pop(session_id)
+        try:
+            if await self._session(session_id) is None:
+                return False
+            await self._catch_up(session_id)
+            working = session_id in await self._server.working()
+            session = self._sessions.get(session_id)
+            if session is not None:
+                session.stands(working=working)
+                if session.dirty:
+                    await self._write(session_id, session)
+        except (ServerFailed, SessionManagerError) as failed:
+            self._set_aside(session_id, failed)
+            return False
+        self._count_left_out()
+        return True
 
 
 def _unwrapped(raw: JsonObject) -> JsonObject:
