@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
 from session_manager.doctor.findings import Finding
+from session_manager.interop.opencode.sessions import is_imported, left_by_import
 from session_manager.model import (
     AssistantMessage,
     Entry,
@@ -59,13 +60,32 @@ class Patient(Struct):
             at = self.parent_of(at)
         return ids[::-1], wrong
 
-    def chained(self) -> int:
+    def chained(self) -> list[str]:
         """Entries of conversations: all but bookkeeping that stands alone, which was never meant to be on a path."""
         parents = {entry.parent_id for entry in self.entries.values()}
-        return sum(
-            entry.role is not None or entry.parent_id is not None or entry.id in parents
+        return [
+            entry.id
             for entry in self.entries.values()
-        )
+            if entry.role is not None or entry.parent_id is not None or entry.id in parents
+        ]
+
+    def newest(self, before: Collection[str] = ()) -> str | None:
+        """The entry of a conversation that was written last, but before all of `before`, and whose path is whole and
+        undamaged."""
+        order = list(self.entries)
+        end = next((place for place, id_ in enumerate(order) if id_ in before), len(order))
+        fit = self.whole() & set(self.chained())
+        return next((id_ for id_ in reversed(order[:end]) if id_ in fit), None)
+
+    def resting_leaf(self) -> str | None:
+        """Where the active leaf belongs if nothing tells but the rest of the session: at the newest entry, unless that
+        was imported, so that nobody went on since. Then it is where the import left it: before what was taken back,
+        and nowhere if that is all."""
+        newest = self.newest() or next(reversed(self.chained()), None)
+        left = None if self.meta is None else left_by_import(self.meta.metadata)
+        if newest is None or left is None or not is_imported(self.entries[newest]):
+            return newest
+        return left.leaf if left.leaf is None or left.leaf in self.whole() else newest
 
     def whole(self) -> set[str]:
         """The entries whose paths reach a root and are undamaged."""
@@ -119,8 +139,8 @@ def examine(patient: Patient, now: int, stuck: int = STUCK) -> Iterator[Finding]
             yield found("record-without-entries", f"the record counts {meta.message_count} messages")
         elif meta.message_count != messages:
             yield found("count-wrong", f"the record counts {meta.message_count} messages, and there are {messages}")
-    if meta is not None and patient.leaf is None and (chained := patient.chained()):
-        yield found("leaf-missing", f"{chained} entries and no active leaf")
+    if meta is not None and patient.leaf is None and patient.resting_leaf() is not None:
+        yield found("leaf-missing", f"{len(patient.chained())} entries and no active leaf")
     if patient.leaf is not None and not patient.has(patient.leaf):
         yield found("leaf-gone", "the active leaf names no entry", patient.leaf)
     yield from _broken_links(patient)

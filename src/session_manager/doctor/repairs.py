@@ -3,7 +3,7 @@ what cannot be reached any more is copied to a new branch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +20,7 @@ from session_manager.model import (
     TextBlock,
     encode,
 )
-from session_manager.store import Change
+from session_manager.store import Change, Drop
 
 KEPT = frozenset({"parent-missing", "cycle", "entry-damaged"})
 """Kinds of damage that stay where they are, beside the branch that is mended; so they are found again."""
@@ -52,8 +52,9 @@ def treat(
         meta = SessionMeta(patient.session_id, "", "", "idle", min(times), max(times), 0)
         done["entries-without-record"] = "made a record"
     if kinds & {"leaf-gone", "leaf-missing"} and patient.entries:
-        leaf = _newest_whole(patient) or list(patient.entries)[-1]
-        done["leaf-gone"] = done["leaf-missing"] = f"made {leaf!r} the active leaf, the newest that can be"
+        leaf = patient.resting_leaf()
+        made = f"made {leaf!r} the active leaf" if leaf is not None else "there is no active leaf any more"
+        done["leaf-gone"] = done["leaf-missing"] = made
     if leaf is not None and patient.has(leaf):
         cut, root, wrong = _cut_off(patient, leaf)
         for id_ in cut:
@@ -89,6 +90,7 @@ def treat(
         meta=meta if meta != patient.meta else None,
         leaf=leaf if leaf != patient.leaf else None,
         entries=tuple(added),
+        drops=frozenset({Drop.LEAF} if leaf is None and patient.leaf is not None else ()),
     )
     return Treatment(
         change,
@@ -106,19 +108,11 @@ def _cut_off(patient: Patient, leaf: str) -> tuple[list[str], str | None, str | 
     wrong with its links, if anything."""
     reachable, wrong = patient.path(leaf)
     if wrong is not None:
-        return reachable, _newest_whole(patient, before=set(reachable)), wrong
+        return reachable, patient.newest(before=set(reachable)), wrong
     for place, id_ in enumerate(reachable):
         if id_ in patient.damaged:
             return reachable[place:], reachable[place - 1] if place else None, None
     return [], None, None
-
-
-def _newest_whole(patient: Patient, before: Collection[str] = ()) -> str | None:
-    """The entry written last, but before all of `before`, whose path is whole and undamaged."""
-    order = list(patient.entries)
-    end = next((place for place, id_ in enumerate(order) if id_ in before), len(order))
-    whole = patient.whole()
-    return next((id_ for id_ in reversed(order[:end]) if id_ in whole), None)
 
 
 def _answers(patient: Patient, leaf: str, findings: Sequence[Finding], now: int, ids: Ids) -> list[Entry]:

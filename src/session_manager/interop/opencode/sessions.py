@@ -27,7 +27,16 @@ from session_manager.interop.opencode.records import (
     whole,
 )
 from session_manager.interop.opencode.sidecar import KEY, Draft
-from session_manager.model import AssistantMessage, Json, JsonObject, SessionMeta, Status, decode_message
+from session_manager.model import (
+    AssistantMessage,
+    Entry,
+    Json,
+    JsonObject,
+    SessionMeta,
+    Status,
+    decode,
+    decode_message,
+)
 
 ORIGIN = {"source": "opencode"}
 """What every imported entry carries as its origin, so that a harness can tell it from its own."""
@@ -226,3 +235,24 @@ def kept_of(source: SourceSession, *, leaf: str | None, end: str | None, added: 
     if added:
         value["added"] = added
     return value
+
+
+class Left(Struct, frozen=True):
+    """How the last import left a session: see `kept_of`."""
+
+    leaf: str | None
+    end: str | None
+
+
+def left_by_import(metadata: JsonObject | None) -> Left | None:
+    """None for a session that was never imported."""
+    kept = obj(metadata or {}, KEY)
+    leaf, end = kept.get("leaf"), kept.get("end", kept.get("leaf"))
+    if not obj(kept, "session") or not all(id_ is None or isinstance(id_, str) for id_ in (leaf, end)):
+        return None
+    return Left(leaf, end)
+
+
+def is_imported(entry: Entry) -> bool:
+    """Whether an entry came from OpenCode, edited here since or not."""
+    return entry.origin is not None and decode(entry.origin) == ORIGIN
