@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import NamedTuple
 from zlib import crc32
 
 from session_manager.errors import Outdated
 from session_manager.model import Entry, JsonObject, SessionMeta, encode
 from session_manager.store import Change, Copied, Drop
 from session_manager.stores.sqlite import forks, lone, rows, runs
-from session_manager.stores.sqlite.forks import Fork
+from session_manager.stores.sqlite.known import UNPLACED, UNREAD, Known, Last, Place
 from session_manager.stores.sqlite.labels import digests
+from session_manager.stores.sqlite.placing import Placing
 from session_manager.stores.sqlite.rows import BRANCH, PARENT, POS, Row
 from session_manager.stores.sqlite.schema import LAST_COMMIT, NOTE_COMMIT
 
@@ -22,59 +22,17 @@ KNOWN = 10_000
 CHUNK = 500
 """Ids looked up in one statement."""
 
-Place = tuple[int | None, int | None]
-"""Branch and position; (None, None) where the chain does not lead to a root."""
-
-UNREAD = object()
-
-UNPLACED: Place = (None, None)
-
-
-class _Last(NamedTuple):
-    """The entry of a session that was written last."""
-
-    id: str
-    parent_id: str | object | None
-    """UNREAD where it has no row of its own."""
-    place: Place
-
-
-class _Known:
-    """What the writer knows of a session's rows: a cache, dropped whenever a transaction fails."""
-
-    __slots__ = (
-        "branches", "fork", "labels", "last", "lasting", "leaf", "meta", "metadata", "num", "recorded", "tips"
-    )  # fmt: skip
-
-    def __init__(self, num: int) -> None:
-        self.num = num
-        self.leaf: str | None = None
-        self.recorded = False
-        """Whether there is a record; what it says is not looked at, for it may be damaged."""
-        self.meta: SessionMeta | None = None
-        """The record, if this transaction puts one."""
-        self.lasting: tuple[str, int] | None = None
-        """Status and creation time of the record put last."""
-        self.metadata: JsonObject | object | None = UNREAD
-        """Of the record put last; its labels need no second look."""
-        self.labels: frozenset[bytes] = frozenset()
-        self.branches = 0
-        self.fork: Fork | None = None
-        """What the session is a fork of, if it shares rows."""
-        self.tips: dict[int, int] = {}
-        self.last: _Last | None = None
-        """The next one most likely hangs under it, or is itself once more."""
-
 
 class Writer:
     def __init__(self, connection: sqlite3.Connection, at_least: int = 0) -> None:
         """Numbers go on behind `at_least`, whatever the database says."""
         self._db = connection
         lone.prepare(connection)
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, Known] = {}
         self._staged: dict[tuple[int, str], Row] = {}
         """Entries to be inserted at the end of the transaction."""
-        self._touched: dict[str, tuple[_Known, int]] = {}
+        self._places = Placing(connection, self._staged)
+        self._touched: dict[str, tuple[Known, int]] = {}
         self._kept: dict[int, set[Place] | None] = {}
         """Per session, by number, where all forks that share its rows have rows of their own; None when there are no
         such forks. Part of the same cache."""
@@ -135,7 +93,7 @@ class Writer:
         record = (leaf, stored, crc32(stored), meta.updated_at)
         try:
             if is_next:
-                lone.append(self._db, rows.row(known.num, entry, *self._place(known, entry), seq), record)
+                lone.append(self._db, rows.row(known.num, entry, *self._places.place(known, entry), seq), record)
             else:
                 lone.replace(self._db, known.num, entry, seq, record)
         except BaseException:
@@ -144,7 +102,7 @@ class Writer:
         known.leaf = leaf
         return True
 
-    def _is_last(self, known: _Known, last: _Last, entry: Entry) -> bool:
+    def _is_last(self, known: Known, last: Last, entry: Entry) -> bool:
         """Whether it is the entry written last, where it was, and concerns no fork."""
         return entry.id == last.id and entry.parent_id == last.parent_id and self._kept.get(known.num, UNREAD) is None
 
@@ -171,23 +129,23 @@ class Writer:
             known.meta, known.recorded = change.meta, True
         self._touched[change.session_id] = (known, seq)
 
-    def _session(self, session_id: str, seq: int) -> _Known:
+    def _session(self, session_id: str, seq: int) -> Known:
         known = self._find(session_id)
         if known is None:
             num = self._db.execute("INSERT INTO session (id, seq) VALUES (?, ?)", (session_id, seq)).lastrowid
             assert num is not None
-            known = self._known[session_id] = _Known(num)
+            known = self._known[session_id] = Known(num)
             self._kept[num] = None
         return known
 
-    def _find(self, session_id: str) -> _Known | None:
+    def _find(self, session_id: str) -> Known | None:
         known = self._known.get(session_id)
         if known is not None:
             return known
         row = self._db.execute("SELECT num, leaf, meta IS NOT NULL FROM session WHERE id = ?", (session_id,)).fetchone()
         if row is None:
             return None
-        known = self._known[session_id] = _Known(row[0])
+        known = self._known[session_id] = Known(row[0])
         known.leaf = row[1]
         known.recorded = bool(row[2])
         known.fork = forks.fork_of(self._db, known.num)
@@ -199,7 +157,7 @@ class Writer:
         ).fetchone()[0]
         return known
 
-    def _drop(self, session_id: str, known: _Known, drops: frozenset[Drop]) -> None:
+    def _drop(self, session_id: str, known: Known, drops: frozenset[Drop]) -> None:
         self._insert_staged()
         if Drop.ENTRIES in drops:
             if forks.is_source(self._db, known.num):
@@ -224,34 +182,34 @@ class Writer:
 
     # --- forks ---
 
-    def _share(self, known: _Known, copied: Copied) -> None:
+    def _share(self, known: Known, copied: Copied) -> None:
         """Makes a session without entries a fork."""
         self._insert_staged()
         source = self._find(copied.session_id)
-        branch, pos = UNPLACED if source is None else self._place_of(source, copied.entry_id)
+        branch, pos = UNPLACED if source is None else self._places.place_of(source, copied.entry_id)
         if source is None or branch is None or pos is None or pos + 1 != copied.entries:
             raise Outdated("what was to be copied has changed meanwhile; try again")
         if known.num < source.num:
             self._renumber(known)
         known.fork = forks.share(self._db, known.num, source.num, branch, pos, copied.prefix)
         self._kept[known.fork.source] = set()
-        self._new_branch(known, None, 0)
+        self._places.new_branch(known, None, 0)
         known.tips[0] = pos
-        known.last = _Last(known.fork.id_at(pos), UNREAD, (0, pos))
+        known.last = Last(known.fork.id_at(pos), UNREAD, (0, pos))
 
-    def _keep_for_forks(self, known: _Known, entry_id: str, seq: int) -> None:
+    def _keep_for_forks(self, known: Known, entry_id: str, seq: int) -> None:
         """To be called before an entry is changed in place."""
         if known.num not in self._kept:
             self._kept[known.num] = set() if forks.is_source(self._db, known.num) else None
         kept = self._kept[known.num]
         if kept is None:
             return
-        place = self._place_of(known, entry_id)
+        place = self._places.place_of(known, entry_id)
         if place not in kept and place[0] is not None and place[1] is not None:
             forks.keep(self._db, known.num, place[0], place[1], seq)
             kept.add(place)
 
-    def _renumber(self, known: _Known) -> int:
+    def _renumber(self, known: Known) -> int:
         """The session goes on without the entries that it has, under another number. The old one, which is given back,
         is nobody's as long as it has forks, for they have greater ones."""
         left = known.num
@@ -263,19 +221,19 @@ class Writer:
 
     # --- entries ---
 
-    def _put_fresh(self, known: _Known, entries: Sequence[Entry], seq: int) -> None:
+    def _put_fresh(self, known: Known, entries: Sequence[Entry], seq: int) -> None:
         if runs.is_one(entries):
             self._insert_staged()
-            branch, pos = self._place(known, entries[0])
+            branch, pos = self._places.place(known, entries[0])
             count = runs.insert(self._db, known.num, entries, branch, pos, seq)
             if branch is not None and pos is not None:
                 pos = known.tips[branch] = pos + count - 1
-            known.last = _Last(entries[count - 1].id, entries[count - 1].parent_id, (branch, pos))
+            known.last = Last(entries[count - 1].id, entries[count - 1].parent_id, (branch, pos))
             entries = entries[count:]
         for entry in entries:
-            self._staged[known.num, entry.id] = rows.row(known.num, entry, *self._place(known, entry), seq)
+            self._staged[known.num, entry.id] = rows.row(known.num, entry, *self._places.place(known, entry), seq)
 
-    def _put_entries(self, known: _Known, entries: Sequence[Entry], seq: int) -> None:
+    def _put_entries(self, known: Known, entries: Sequence[Entry], seq: int) -> None:
         existing = self._existing(known, [entry.id for entry in entries])
         for entry in entries:
             key = (known.num, entry.id)
@@ -285,7 +243,7 @@ class Writer:
             elif entry.id in existing:
                 old_parent = existing[entry.id]
             else:
-                self._staged[key] = rows.row(known.num, entry, *self._place(known, entry), seq)
+                self._staged[key] = rows.row(known.num, entry, *self._places.place(known, entry), seq)
                 continue
             if old_parent != entry.parent_id:
                 self._insert_staged()
@@ -296,7 +254,7 @@ class Writer:
             else:
                 self._replace(known, entry, seq)
 
-    def _existing(self, known: _Known, ids: Sequence[str]) -> dict[str, str | None]:
+    def _existing(self, known: Known, ids: Sequence[str]) -> dict[str, str | None]:
         """The parent of each id that has a row."""
         found: dict[str, str | None] = {}
         for start in range(0, len(ids), CHUNK):
@@ -315,7 +273,7 @@ class Writer:
                     found.setdefault(id_, known.fork.parent_at(pos))
         return found
 
-    def _replace(self, known: _Known, entry: Entry, seq: int) -> None:
+    def _replace(self, known: Known, entry: Entry, seq: int) -> None:
         self._keep_for_forks(known, entry.id, seq)
         replaced = self._db.execute(
             "UPDATE entry SET parent_id = ?, timestamp = ?, role = ?, body = ?, revision = ?, origin = ?, sum = ?,"
@@ -326,7 +284,7 @@ class Writer:
             self._staged[known.num, entry.id] = rows.row(known.num, entry, 0, known.fork.pos_of(entry.id), seq)
             self._insert_staged()
 
-    def _unplace(self, known: _Known, seq: int) -> None:
+    def _unplace(self, known: Known, seq: int) -> None:
         """An entry was hung elsewhere, so no place of the session can be trusted: from now on its paths are walked."""
         if forks.is_source(self._db, known.num):  # one copy for the session, not one for each of them
             left = self._renumber(known)
@@ -340,56 +298,6 @@ class Writer:
         self._db.execute("DELETE FROM branch WHERE session = ?", (known.num,))
         known.branches, known.last = 0, None
         known.tips.clear()
-
-    def _place(self, known: _Known, entry: Entry) -> Place:
-        """Where a new entry goes: behind its parent if that is the tip of its branch, else on a branch of its own."""
-        if entry.parent_id is None:
-            place = self._new_branch(known, None, 0)
-        else:
-            last = known.last
-            branch, pos = (
-                last.place
-                if last is not None and last.id == entry.parent_id
-                else self._place_of(known, entry.parent_id)
-            )
-            if branch is None or pos is None:
-                place = UNPLACED
-            elif self._tip(known, branch) == pos:
-                known.tips[branch] = pos + 1
-                place = (branch, pos + 1)
-            else:
-                place = self._new_branch(known, branch, pos + 1)
-        known.last = _Last(entry.id, entry.parent_id, place)
-        return place
-
-    def _place_of(self, known: _Known, entry_id: str) -> Place:
-        staged = self._staged.get((known.num, entry_id))
-        if staged is not None:
-            return staged[BRANCH], staged[POS]
-        row = self._db.execute(
-            "SELECT branch, pos FROM entry WHERE session = ? AND id = ?", (known.num, entry_id)
-        ).fetchone()
-        if row is None and known.fork is not None and (pos := known.fork.pos_of(entry_id)) is not None:
-            return 0, pos
-        return UNPLACED if row is None else row
-
-    def _tip(self, known: _Known, branch: int) -> int:
-        tip = known.tips.get(branch)
-        if tip is None:
-            tip = self._db.execute(
-                "SELECT max(pos) FROM entry WHERE session = ? AND branch = ?", (known.num, branch)
-            ).fetchone()[0]
-            if branch == 0 and known.fork is not None:
-                tip = max(known.fork.last, -1 if tip is None else tip)
-            known.tips[branch] = tip
-        return tip
-
-    def _new_branch(self, known: _Known, parent: int | None, start: int) -> Place:
-        branch = known.branches
-        self._db.execute("INSERT INTO branch VALUES (?, ?, ?, ?)", (known.num, branch, parent, start))
-        known.branches += 1
-        known.tips[branch] = start
-        return branch, start
 
     # --- the end of the transaction ---
 
@@ -417,7 +325,7 @@ class Writer:
                 del self._known[session_id]
         self._touched.clear()
 
-    def _put_record(self, known: _Known, meta: SessionMeta, seq: int) -> None:
+    def _put_record(self, known: Known, meta: SessionMeta, seq: int) -> None:
         stored = encode(meta)
         lasting = (meta.status, meta.created_at)
         if known.lasting == lasting:  # then one index less is written
@@ -433,11 +341,11 @@ class Writer:
             )
             known.lasting = lasting
 
-    def _has_entries(self, known: _Known) -> bool:
+    def _has_entries(self, known: Known) -> bool:
         row = self._db.execute("SELECT 1 FROM entry WHERE session = ? LIMIT 1", (known.num,)).fetchone()
         return row is not None or known.fork is not None
 
-    def _label(self, known: _Known, metadata: JsonObject | None) -> None:
+    def _label(self, known: Known, metadata: JsonObject | None) -> None:
         if metadata is known.metadata:
             return
         labels = digests(metadata)
