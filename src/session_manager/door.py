@@ -60,6 +60,10 @@ HEAVY_STEPS = 4
 """A payload that takes more looks than these is heavy: to read and encode it in one go would take tens of
 milliseconds."""
 
+LITTLE = 1_500
+"""A payload of so few values has no room for a part of a record that is too long, whatever its texts become as JSON:
+a key and a value of `SHORT` characters that are all escaped are 2,400 bytes."""
+
 SHORT = 200
 """Texts of so few characters count for nothing."""
 
@@ -85,13 +89,15 @@ class Walk:
     """The look at one payload. A small one is done in one go; a big one takes several, so that whoever looks can let
     others do something in between."""
 
-    __slots__ = ("_steps", "_todo", "heavy", "long_texts")
+    __slots__ = ("_steps", "_todo", "heavy", "little", "long_texts")
 
     def __init__(self, payload: Any) -> None:
         self._todo: list[tuple[Any, int, bool, Path]] = [(payload, MAX_REQUEST_LEVELS, True, None)]
         self._steps = 0
         self.heavy = False
         """Whether there is more to the payload than can be encoded in a moment."""
+        self.little = False
+        """Whether there is so little in it that no part of a record can be too long."""
         self.long_texts = False
 
     def go(self) -> bool:
@@ -173,6 +179,7 @@ class Walk:
                 if why:
                     raise _Refused(why, path)
         self.heavy = self.heavy or room <= 0
+        self.little = self._steps == 0 and room >= STEP - LITTLE
         return True
 
     def _text(self, text: str, path: Path) -> int:
@@ -209,7 +216,7 @@ def check(payload: Any) -> None:
     walk = Walk(payload)
     while not walk.go():
         pass
-    check_sizes(payload, heavy=walk.heavy)
+    check_sizes(payload, little=walk.little)
 
 
 def check_value(value: Any, field: str) -> None:
@@ -217,9 +224,9 @@ def check_value(value: Any, field: str) -> None:
     check({"data": value} if field == "data" else {"metadata": value})
 
 
-def check_sizes(payload: Any, *, heavy: bool) -> None:
-    """Raises MalformedRequest when an id, a batch or what belongs to a session record is too long. Only a heavy
-    payload can hold any but a long id or batch."""
+def check_sizes(payload: Any, *, little: bool = False) -> None:
+    """Raises MalformedRequest when an id, a batch or what belongs to a session record is too long. Where there is
+    little in the payload only an id can be."""
     if type(payload) is not dict:
         return
     inners = [payload]
@@ -229,18 +236,19 @@ def check_sizes(payload: Any, *, heavy: bool) -> None:
         for name in IDS:
             if name in inner and type(inner[name]) is str and len(inner[name]) > MAX_ID:
                 raise MalformedRequest(f"an id may have at most {MAX_ID} characters - at `{name}`")
+    if little:
+        return
     messages = payload.get("messages")
     if type(messages) is list and len(messages) > MAX_BATCH:
         raise MalformedRequest(f"at most {MAX_BATCH} messages may be appended at once - at `messages`")
-    if heavy:
-        for inner in inners:
-            for name in RECORD_TEXTS:
-                text = inner.get(name)
-                if type(text) is str and len(text) > MAX_RECORD:
-                    raise MalformedRequest(f"the text may have at most {MAX_RECORD} characters - at `{name}`")
-            metadata = inner.get("metadata")
-            if type(metadata) is dict and len(encode(metadata)) > MAX_RECORD:
-                raise MalformedRequest(f"the metadata may have at most {MAX_RECORD} bytes as JSON - at `metadata`")
+    for inner in inners:
+        for name in RECORD_TEXTS:
+            text = inner.get(name)
+            if type(text) is str and len(text) > MAX_RECORD:
+                raise MalformedRequest(f"the text may have at most {MAX_RECORD} characters - at `{name}`")
+        metadata = inner.get("metadata")
+        if type(metadata) is dict and len(encode(metadata)) > MAX_RECORD:
+            raise MalformedRequest(f"the metadata may have at most {MAX_RECORD} bytes as JSON - at `metadata`")
 
 
 def check_record(meta: SessionMeta) -> None:

@@ -309,6 +309,7 @@ async def test_limits_are_enforced_with_errors_that_name_the_field(
         ("set-draft", {"session_id": "s", "draft": "t" * (door.MAX_RECORD + 1)}, "draft"),
         ("set-meta", {"session_id": "s", "metadata": {"a": "t" * door.MAX_RECORD}}, "metadata"),
         ("set-meta", {"session_id": "s", "metadata": {str(n): "t" * 900 for n in range(5000)}}, "metadata"),
+        ("set-meta", {"session_id": "s", "metadata": {f"{n:\1>200}": "\1" * 200 for n in range(1800)}}, "metadata"),
     ):
         with pytest.raises(MalformedRequest, match=f"at `{field}`"):
             await stage.service.call(f"session::{function}", payload)
