@@ -452,6 +452,7 @@ def test_the_command_reports_as_json(old: Path) -> None:
         ("sqlite:none.db", "fs:new", 2, "there is no none.db"),
         ("fs:old", "fs:old", 2, "the source is the target"),
         ("fs:old", "csv:new", 2, "names no store"),
+        ("fs:old", "memory:", 2, "bridge:ws://HOST:PORT"),
         ("fs:old", "fs:", 2, "names no file or directory"),
         ("fs:old", "fs:./old", 1, "in use"),
         ("sqlite:old/con.jsonl", "fs:new", 1, "session/storage"),

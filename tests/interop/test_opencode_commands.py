@@ -81,7 +81,9 @@ def test_files_come_in_and_a_table_says_what_came(shell: Shell) -> None:
     result = shell.import_(str(TOOLS), str(KINDS), "--metadata", '{"owner":"ann"}')
     assert result.exit_code == 0, result.output
     assert "2 sessions: 2 new, 0 changed, 0 unchanged; 0 refused" in result.output
-    assert [meta.metadata["owner"] for meta in shell.metas() if meta.metadata] == ["ann", "ann"]
+    metas = shell.metas()
+    assert [meta.metadata["owner"] for meta in metas if meta.metadata] == ["ann", "ann"]
+    assert all(f"{meta.session_id} new " in result.output for meta in metas)  # whole, as an export wants it
     again = shell.import_(str(TOOLS), str(KINDS))
     assert "2 sessions: 0 new, 0 changed, 2 unchanged; 0 refused" in again.output
 

@@ -64,6 +64,8 @@ def _opened(url: str, local: Callable[[str, Path], Store]) -> Store:
         from session_manager.edge.bridge import bridge_store
 
         return bridge_store(rest)
+    if scheme not in ("fs", "sqlite"):
+        raise click.UsageError(f"{url!r} names no store; use fs:DIR, sqlite:FILE or bridge:ws://HOST:PORT")
     try:
         return local(url, Path.cwd())
     except ValueError as error:

@@ -174,14 +174,17 @@ class Outcome(Struct):
 
 def _show(outcome: Outcome) -> None:
     console = Console(stderr=False)
-    table = Table(title="What would come in" if outcome.dry_run else "OpenCode sessions", title_justify="left")
+    title = "What would come in" if outcome.dry_run else "OpenCode sessions"
+    # Without lines there is room in 80 columns for the whole id, by which a session is exported.
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("session", "", "messages", "added", "updated", "skipped", "lossy"):
-        table.add_column(name, justify="left" if name in ("session", "") else "right")
+        table.add_column(name, justify="left" if name in ("session", "") else "right", overflow="fold")
     for row in outcome.sessions:
         what = "new" if row.created else "changed" if row.changed else "unchanged"
         counts = (row.messages, row.added, row.updated, len(row.skipped), len(row.lossy))
         table.add_row(plain(row.session_id), what, *map(str, counts))
-    console.print(table)
+    if outcome.sessions:
+        console.print(table)
     for row in outcome.sessions:
         for kind, lines in (("skipped", row.skipped), ("lossy", row.lossy), ("warning", row.warnings)):
             for line in lines:
