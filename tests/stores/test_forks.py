@@ -679,6 +679,35 @@ async def test_the_doctor_copies_forks_before_it_forgets_what_they_rest_on(tmp_p
     assert rows_of(path, "fork") == 0
 
 
+@pytest.mark.parametrize("wrong", ["DELETE FROM label", "UPDATE session SET status = 'error'"])
+@pytest.mark.parametrize("whose", ["s", "f"])
+async def test_the_doctor_leaves_forks_alone_where_no_path_is_wrong(tmp_path: Path, wrong: str, whose: str) -> None:
+    path = tmp_path / "sessions.db"
+    store = SqliteStore(path)
+    await store.open()
+    await put(store, Change("s", meta("s", message_count=3, metadata={"a": 1}), "c", chain("a", "b", "c")))
+    await fork(store, "s", "b", "f")
+    await put(store, Change("f", meta("f", message_count=2, metadata={"a": 1})))
+    was = await texts(store, "f"), await texts(store, "s")
+    await store.close()
+    before = rows_of(path, "entry"), rows_of(path, "branch"), rows_of(path, "fork"), rows_of(path, "label")
+    number = "(SELECT num FROM session WHERE id = ?)"
+    column = "session" if "label" in wrong else "num"
+    with sqlite3.connect(path) as db:
+        db.execute(f"{wrong} WHERE {column} = {number}", (whose,))
+    db.close()
+    report = await check(f"sqlite:{path}", SystemClock(), RandomIds(), repair=True)
+    assert [(one.kind, one.session_id) for one in report.findings] == [("index-wrong", whose)]
+    assert report.healthy
+    after = rows_of(path, "entry"), rows_of(path, "branch"), rows_of(path, "fork"), rows_of(path, "label")
+    assert after == before
+    assert (await check(f"sqlite:{path}", SystemClock(), RandomIds())).findings == []
+    store = SqliteStore(path)
+    await store.open()
+    assert (await texts(store, "f"), await texts(store, "s")) == was
+    await store.close()
+
+
 async def test_the_doctor_leaves_an_index_alone_without_which_a_fork_would_be_lost(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
     store = SqliteStore(path)

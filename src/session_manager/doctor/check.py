@@ -55,8 +55,8 @@ class _Bed(Protocol):
 
     def salvage(self, session_id: str) -> SessionMeta: ...
 
-    def mend_index(self, session_id: str) -> None:
-        """Before the first change."""
+    def mend_index(self, session_id: str) -> str:
+        """Before the first change; tells what was done."""
 
     async def change(self, changes: list[Change]) -> None: ...
 
@@ -117,8 +117,14 @@ class _Database:
         self._mender.back_up(to)
         return str(to)
 
-    def mend_index(self, session_id: str) -> None:
-        self._mender.forget_places(self._held[session_id])
+    def mend_index(self, session_id: str) -> str:
+        held = self._held[session_id]
+        self._mender.mend_index(held)
+        done = [
+            *(["its columns and labels were made anew"] if held.columns else []),
+            *(["the session's paths are walked from now on"] if held.places else []),
+        ]
+        return "; ".join(done)
 
     def salvage(self, session_id: str) -> SessionMeta:
         return self._mender.salvage(self._held[session_id])
@@ -181,7 +187,7 @@ class _Directory:
         shutil.copytree(self._path, to, dirs_exist_ok=True)
         return str(to)
 
-    def mend_index(self, session_id: str) -> None:
+    def mend_index(self, session_id: str) -> str:
         raise StorageError("this store has no index")
 
     def salvage(self, session_id: str) -> SessionMeta:
@@ -234,9 +240,8 @@ async def _repair(bed: _Bed, report: Report, ill: list[tuple[Patient, list[Findi
         wrong_index = [finding for finding in findings if finding.kind == "index-wrong"]
         others = [finding for finding in findings if finding.kind != "index-wrong"]
         if wrong_index:
-            done: str | None = "the session's paths are walked from now on; its columns and labels were made anew"
             try:
-                bed.mend_index(patient.session_id)
+                done: str | None = bed.mend_index(patient.session_id)
             except StorageError:
                 done = None  # a fork of it would be lost
             report.findings += [replace(finding, repaired=done) for finding in wrong_index]

@@ -46,8 +46,15 @@ class Held(Struct):
     leaf: str | None
     rows: list[Row]
     """In the order in which they were first written."""
-    index: list[str]
-    """What of the index and of the repeated columns does not agree with the rest."""
+    columns: list[str]
+    """What of the repeated columns and of the labels does not agree with the record."""
+    places: list[str]
+    """What of the index of paths does not agree with the entries."""
+
+    @property
+    def index(self) -> list[str]:
+        """All that is derived and does not agree with the rest."""
+        return [*self.columns, *self.places]
 
 
 class Unreadable(Struct):
@@ -125,8 +132,9 @@ class Inspection:
             meta = rows.meta(id_, stored, sum_)
         except StorageError:
             damaged = True
-        held = Held(num, id_, meta, damaged, leaf, self._rows(num, id_), [])
-        held.index = [*self._wrong_columns(held, repeated), *self._wrong_places(held)]
+        held = Held(num, id_, meta, damaged, leaf, self._rows(num, id_), [], [])
+        held.columns = list(self._wrong_columns(held, repeated))
+        held.places = list(self._wrong_places(held))
         return held
 
     def _rows(self, num: int, session_id: str) -> list[Row]:
@@ -224,23 +232,32 @@ class Mender:
                 to.unlink()
                 raise
 
-    def forget_places(self, held: Held) -> None:
-        """Makes a session's paths be found by walking, and its columns and labels agree with its record. Forks that
-        share its rows, and itself, are copied first. Raises StorageError where that cannot be done."""
+    def mend_index(self, held: Held) -> None:
+        """Makes what is wrong of a session's index right: its columns and labels agree with its record, its paths are
+        found by walking. For the latter, forks that share its rows, and itself, are copied first. Raises StorageError
+        where that cannot be done."""
         with self._whole():
-            own = forks.fork_of(self._db, held.num)
-            for fork in [*forks.forks_from(self._db, held.num), *([] if own is None else [own])]:
-                forks.copy_out(self._db, fork, self._db.execute(LAST_COMMIT).fetchone()[0])
-            self._db.execute("UPDATE entry SET branch = NULL, pos = NULL WHERE session = ?", (held.num,))
-            self._db.execute("DELETE FROM branch WHERE session = ?", (held.num,))
-            if held.meta is not None:
-                self._db.execute(
-                    "UPDATE session SET status = ?, created_at = ?, updated_at = ? WHERE num = ?",
-                    (held.meta.status, held.meta.created_at, held.meta.updated_at, held.num),
-                )
-            self._db.execute("DELETE FROM label WHERE session = ?", (held.num,))
-            metadata = None if held.meta is None else held.meta.metadata
-            self._db.executemany("INSERT INTO label VALUES (?, ?)", [(one, held.num) for one in digests(metadata)])
+            if held.columns:
+                self._renew_columns(held)
+            if held.places:
+                self._forget_places(held)
+
+    def _renew_columns(self, held: Held) -> None:
+        if held.meta is not None:
+            self._db.execute(
+                "UPDATE session SET status = ?, created_at = ?, updated_at = ? WHERE num = ?",
+                (held.meta.status, held.meta.created_at, held.meta.updated_at, held.num),
+            )
+        self._db.execute("DELETE FROM label WHERE session = ?", (held.num,))
+        metadata = None if held.meta is None else held.meta.metadata
+        self._db.executemany("INSERT INTO label VALUES (?, ?)", [(one, held.num) for one in digests(metadata)])
+
+    def _forget_places(self, held: Held) -> None:
+        own = forks.fork_of(self._db, held.num)
+        for fork in [*forks.forks_from(self._db, held.num), *([] if own is None else [own])]:
+            forks.copy_out(self._db, fork, self._db.execute(LAST_COMMIT).fetchone()[0])
+        self._db.execute("UPDATE entry SET branch = NULL, pos = NULL WHERE session = ?", (held.num,))
+        self._db.execute("DELETE FROM branch WHERE session = ?", (held.num,))
 
     def salvage(self, held: Held) -> SessionMeta:
         """What can still be told of a damaged record: all of it if it can be read, else what its columns repeat."""
