@@ -194,6 +194,19 @@ async def test_a_full_queue_drops_the_oldest_and_counts_them() -> None:
     assert subscribers.got["a"] == [0, *range(90, 100)]
 
 
+async def test_sessions_whose_events_were_all_dropped_do_not_keep_those_of_others_waiting() -> None:
+    subscribers = Subscribers()
+    subscribers.silent.add("a")
+    delivery, to = Delivery(subscribers.send, Pace(unanswered=2, waiting=10)), binding("a")
+    for number in range(102):
+        delivery.take(parcels(to, range(number, number + 1), session=f"s{number}"))
+    await until(lambda: subscribers.got["a"] == [0, 1])
+    subscribers.answers["a"].set()
+    assert await delivery.drain(5) == 0
+    assert subscribers.got["a"] == [0, 1, *range(92, 102)]
+    assert not delivery._outboxes["a"].lanes
+
+
 async def test_a_full_queue_is_also_one_of_many_bytes() -> None:
     subscribers = Subscribers()
     subscribers.silent.add("a")

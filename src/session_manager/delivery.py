@@ -337,9 +337,14 @@ class Delivery:
                 lane.timer.cancel()
                 lane.timer = None
             self._advance(outbox, lane)
-        if outbox.stalled and outbox.unanswered < self._pace.unanswered:
+        self._close(outbox, lane)
+        while outbox.stalled and outbox.unanswered < self._pace.unanswered:
             next_lane = outbox.stalled.popleft()
             next_lane.stalled = False
             self._advance(outbox, next_lane)
+            self._close(outbox, next_lane)  # all that it had may have been dropped meanwhile
+
+    def _close(self, outbox: _Outbox, lane: _Lane) -> None:
+        """Lets go of a lane that has nothing to do."""
         if lane.idle() and outbox.lanes.get(lane.session_id) is lane:
             del outbox.lanes[lane.session_id]
