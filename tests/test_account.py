@@ -25,21 +25,28 @@ def record(session_id: str) -> SessionMeta:
     return SessionMeta(session_id, "", "", "idle", created_at=1, updated_at=1, message_count=0)
 
 
-async def test_a_session_that_cannot_be_read_keeps_no_other_from_being_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def killed(file: Path) -> MemoryStore:
+    """The store of a worker that was killed while it told of three sessions, and left an account in the file."""
     store = MemoryStore()
     for session_id in ("s1", "s2", "s3"):
         await store.commit(store.ahead(), Change(session_id, meta=record(session_id)))
-    killed = Account(Hub(), tmp_path / "told.db", backlog)  # type: ignore[arg-type] # all of it that is needed here
-    first = asyncio.create_task(killed.keep(lambda: None))
+    account = Account(Hub(), file, backlog)  # type: ignore[arg-type] # all of it that is needed here
+    keeping = asyncio.create_task(account.keep(lambda: None))
     await asyncio.sleep(0)
-    killed.ready()
+    account.ready()
     for session_id in ("s1", "s2", "s3"):
-        killed.publish([Emission(Created.of(record(session_id)), None)])
-    await killed.told_all()
-    first.cancel()
-    killed._ledger._forget()  # as a kill leaves it
+        account.publish([Emission(Created.of(record(session_id)), None)])
+    await account.told_all()
+    keeping.cancel()
+    account._ledger._forget()  # as a kill leaves it
+    account._files.stop()
+    return store
+
+
+async def test_a_session_that_cannot_be_read_keeps_no_other_from_being_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await killed(tmp_path / "told.db")
     entries = store.entries
 
     async def spoilt(session_id: str) -> list[Entry]:
@@ -55,4 +62,16 @@ async def test_a_session_that_cannot_be_read_keeps_no_other_from_being_told(
     await until(lambda: {"s1", "s3"} <= set(hub.told))
     keeping.cancel()
     await account.close(clean=True)
-    killed._files.stop()
+
+
+async def test_a_file_that_takes_nothing_more_keeps_nobody_from_being_told_what_it_holds(tmp_path: Path) -> None:
+    store = await killed(tmp_path / "told.db")
+    hub = Hub()
+    account = Account(hub, tmp_path / "told.db", backlog)  # type: ignore[arg-type] # the same
+    assert account._ledger._db is not None
+    account._ledger._db.execute("PRAGMA query_only = ON")  # as a full disk answers
+    keeping = asyncio.create_task(account.keep(lambda: store))
+    account.ready()
+    await until(lambda: {"s1", "s2", "s3"} <= set(hub.told))
+    keeping.cancel()
+    await account.close(clean=True)

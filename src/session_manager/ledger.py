@@ -104,14 +104,16 @@ class Ledger:
         return listed
 
     def begin(self, told: Told) -> None:
-        """From now on, whoever opens the file without this having been closed has followed a kill."""
+        """From now on, whoever opens the file without this having been closed has followed a kill. Never raises."""
         if self._db is None:
             return
-        self._db.execute("DELETE FROM state")
-        self._db.execute("INSERT INTO state VALUES (?, ?, 0)", (told.floor, self._save))
         try:
+            self._db.execute("BEGIN")
+            self._db.execute("DELETE FROM state")
+            self._db.execute("INSERT INTO state VALUES (?, ?, 0)", (told.floor, self._save))
+            self._db.execute("COMMIT")
             self._since_file = os.open(self._since_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        except OSError as error:
+        except (sqlite3.Error, OSError) as error:
             self._give_up(error)
         self.save(self.saving(told))
 
