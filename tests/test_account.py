@@ -31,6 +31,7 @@ async def killed(file: Path) -> MemoryStore:
     for session_id in ("s1", "s2", "s3"):
         await store.commit(store.ahead(), Change(session_id, meta=record(session_id)))
     account = Account(Hub(), file, backlog)  # type: ignore[arg-type] # all of it that is needed here
+    await account.open()
     keeping = asyncio.create_task(account.keep(lambda: None))
     await asyncio.sleep(0)
     account.ready()
@@ -57,6 +58,7 @@ async def test_a_session_that_cannot_be_read_keeps_no_other_from_being_told(
     monkeypatch.setattr(store, "entries", spoilt)
     hub = Hub()
     account = Account(hub, tmp_path / "told.db", backlog)  # type: ignore[arg-type] # the same
+    await account.open()
     keeping = asyncio.create_task(account.keep(lambda: store))
     account.ready()
     await until(lambda: {"s1", "s3"} <= set(hub.told))
@@ -68,6 +70,7 @@ async def test_a_file_that_takes_nothing_more_keeps_nobody_from_being_told_what_
     store = await killed(tmp_path / "told.db")
     hub = Hub()
     account = Account(hub, tmp_path / "told.db", backlog)  # type: ignore[arg-type] # the same
+    await account.open()
     assert account._ledger._db is not None
     account._ledger._db.execute("PRAGMA query_only = ON")  # as a full disk answers
     keeping = asyncio.create_task(account.keep(lambda: store))

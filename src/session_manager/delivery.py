@@ -175,7 +175,7 @@ class Delivery:
         outbox = self._outboxes.pop(binding_id, None)
         if outbox is not None and (outbox.tally.dropped or outbox.tally.failed):
             log.warning(
-                "a binding is gone that lost deliveries",
+                "deliveries lost",
                 function_id=outbox.binding.function_id,
                 trigger_type=outbox.binding.trigger_type,
                 dropped=outbox.tally.dropped,

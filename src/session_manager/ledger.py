@@ -88,11 +88,11 @@ class Ledger:
         told.floor, self._save, clean = state
         for session_id, known in db.execute("SELECT id, known FROM session ORDER BY save"):
             told.put(session_id, _read_known(known))
-        told.changes.clear()
         listed = {} if clean else self._listed()
         for session_id, metadata in listed.items():
             if session_id not in told.sessions:
                 told.put(session_id, Known(metadata=metadata))
+        told.changes.clear()  # the list stays until something is saved, by when they have been told again
         return Past(bool(clean), frozenset(listed))
 
     def _listed(self) -> dict[str, JsonObject | None]:

@@ -266,6 +266,7 @@ async def account(tmp_path: Path) -> AsyncIterator[Account]:
         return 0
 
     made = Account(Hub(), tmp_path / "told.db", backlog)  # type: ignore[arg-type] # all of it that is needed here
+    await made.open()
     keeping = asyncio.create_task(made.keep(lambda: None))
     await asyncio.sleep(0)
     made.ready()

@@ -62,7 +62,7 @@ async def test_an_engine_that_hangs_does_not_keep_the_worker_from_ending(tmp_pat
             await eventually(lambda: sink.events, 20)  # events leave once the start is over
         engine.hang()
         worker.signal(signal.SIGTERM)
-        assert await asyncio.to_thread(worker.wait, 15) == 0, worker.said()  # it promises ten
+        assert await asyncio.to_thread(worker.wait, 10) == 0, worker.said()
         assert "stopped" in worker.said()
 
 

@@ -18,7 +18,7 @@ from session_manager.catchup import SKEW, Told
 from session_manager.errors import SessionManagerError
 from session_manager.events import Emission
 from session_manager.hub import Hub
-from session_manager.ledger import Ledger
+from session_manager.ledger import Ledger, Past
 from session_manager.model import SessionMeta
 from session_manager.store import ListQuery, Store
 from session_manager.stores.threads import WorkThread
@@ -40,13 +40,15 @@ BACKLOG, PAUSE = 2_000, 0.05
 
 
 class Account:
-    """Notes what goes out. `past` is what the worker before left; None when there was none."""
+    """Notes what goes out."""
+
+    past: Past | None = None
+    """What the worker before left, once this is open; None when there was none."""
 
     def __init__(self, hub: Hub, path: Path, backlog: Callable[[], Awaitable[int]]) -> None:
         self._hub, self._backlog = hub, backlog
         self.told = Told()
         self._ledger = Ledger(path)
-        self.past = self._ledger.open(self.told)
         self._files = WorkThread("account")
         self._held: deque[tuple[Callable[[Sequence[Emission]], None], Sequence[Emission]]] = deque()
         """What waits to go out: for the bindings of subscribers at first, for the file later."""
@@ -54,6 +56,11 @@ class Account:
         self._listing: asyncio.Future[None] | None = None
         """The last write to the file, until somebody has waited for it."""
         self._ready = asyncio.Event()
+        self._kept = False
+        """Whether all has been told that the worker before did not tell."""
+
+    async def open(self) -> None:
+        self.past = await self._files.run(self._ledger.open, self.told)
 
     def expect(self, emissions: Sequence[Emission]) -> None:
         """To be told of events that are to go out once their change is durable: what the file needs is written
@@ -143,6 +150,7 @@ class Account:
                     await self._tell_again(store, past.doubtful)
                 except SessionManagerError as error:
                     log.warning("what was not told before the worker ended cannot be told", error=str(error))
+        self._kept = True
         looks = 0
         while True:
             await asyncio.sleep(SAVE)
@@ -176,12 +184,11 @@ class Account:
                 await self.room()
         log.info("told what a worker that was killed may not have told", events=events)
 
-    def abandon(self) -> None:
-        """For a worker that could not start."""
-        self._files.stop()
-        self._ledger.abandon()
-
     async def close(self, *, clean: bool) -> None:
-        """`clean`: everything that was published has been delivered."""
-        await self._files.run(self._ledger.close, self._ledger.saving(self.told, clean=clean))
+        """`clean`: everything that was published has been delivered. Otherwise the files stay as a kill would leave
+        them, and the next worker tells what may not have been told."""
+        if clean and self._kept and not self._held:
+            await self._files.run(self._ledger.close, self._ledger.saving(self.told, clean=True))
+        else:
+            await self._files.run(self._ledger.abandon)
         self._files.stop()

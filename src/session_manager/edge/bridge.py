@@ -9,7 +9,6 @@ Everything here runs on the event loop that `open` was called on, the one of the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -172,7 +171,7 @@ class Bridge:
         except MainError as error:
             raise StorageError(str(error)) from error
 
-    async def flush(self) -> None:
+    async def _flush(self) -> None:
         """Tells the main instance what is not told yet, and waits until its echo has probably come."""
         left = await self.announcer.drain(FLUSH)
         if left:
@@ -185,12 +184,9 @@ class Bridge:
         """Is called by the store, which is closed last."""
         if self._watching is not None:
             self._watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watching
-        await self.flush()
-        await self._intents.close()
-        await self._relay.close()
-        await self._way.close()
+            await asyncio.wait({self._watching})
+        await self._flush()
+        await asyncio.gather(self._intents.close(), self._relay.close(), self._way.close())
 
     # --- events ---
 

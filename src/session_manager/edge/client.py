@@ -6,6 +6,7 @@ What is private to the SDK (0.25) is used here and in `quick` and nowhere else.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import socket
 import time
@@ -77,6 +78,13 @@ Pause = Callable[[float], bool]
 """Waits so many seconds, or less; returns whether to give up."""
 
 
+GLANCE = 0.1
+"""Seconds between two looks whether to give up."""
+
+CLEANUP = 2.0
+"""Seconds that what was given up may take to leave nothing behind."""
+
+
 def sleep(seconds: float) -> bool:
     """A pause that gives nothing up."""
     time.sleep(seconds)
@@ -144,7 +152,7 @@ class Client:
         for it to answer. Raises EngineError, and GivenUp where `pause` says so."""
         probe(url, seconds, pause)
         go_straight(address(url)[0])
-        self.url, self.name = url, name
+        self.url, self.name, self._pause = url, name, pause
         self.namespace = namespace or os.environ.get("III_NAMESPACE") or "default"
         options = InitOptions(
             worker_name=name,
@@ -159,19 +167,15 @@ class Client:
             if prepare is not None:
                 prepare(self)
             self._iii.connect()
-            self._wait_accepted(pause)
-        except RegistrationRejectedError:
-            self.shutdown()
-            raise self._name_taken() from None
+            self._wait_accepted()
         except BaseException:
             self.shutdown()
             raise
 
-    def _wait_accepted(self, pause: Pause) -> None:
-        """Returns once the engine knows this connection by its name. Raises NameTaken, EngineError or GivenUp. The
-        answer to a call proves nothing: it may come before the refusal of the name."""
+    def _wait_accepted(self) -> None:
+        """Returns once the engine knows this connection by its name. Raises NameTaken or EngineError. The answer to a
+        call proves nothing: it may come before the refusal of the name."""
         asked = {"name": self.name, "namespace": self.namespace}
-        why = f"the engine at {self.url} does not answer"
         deadline = time.monotonic() + ANSWER
         while time.monotonic() < deadline:
             state = self._iii.get_connection_state()
@@ -185,9 +189,8 @@ class Client:
                 else:
                     if known["worker"]["id"] == self._iii.worker_id:
                         return
-            if pause(0.01):
-                raise GivenUp(why)
-        raise EngineError(why)
+            self.wait(0.01)
+        raise EngineError(f"the engine at {self.url} does not answer")
 
     def _name_taken(self) -> NameTaken:
         return NameTaken(f"another worker is connected under the name {self.name!r}")
@@ -232,8 +235,28 @@ class Client:
         return self.run(self.call(function_id, payload, seconds=seconds))
 
     def run(self, coroutine: Any) -> Any:
-        """Runs a coroutine on the connection's event loop, from another thread, and returns what it returns."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+        """Runs a coroutine on the connection's event loop, from the main thread, and returns what it returns. Raises
+        GivenUp, where it is told to end meanwhile; then the coroutine is cancelled."""
+        tasks: list[Any] = []
+
+        async def attended() -> Any:
+            tasks.append(asyncio.current_task())
+            return await coroutine
+
+        result = asyncio.run_coroutine_threadsafe(attended(), self.loop)
+        try:
+            while not concurrent.futures.wait((result,), GLANCE).done:
+                self.wait(0)
+        except GivenUp:
+            self.loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+            concurrent.futures.wait((result,), CLEANUP)
+            raise
+        return result.result()
+
+    def wait(self, seconds: float) -> None:
+        """Waits so many seconds, or less, for the engine. Raises GivenUp when it is told to end."""
+        if self._pause(seconds):
+            raise GivenUp(f"the engine at {self.url} does not answer")
 
     # --- registrations ---
 
@@ -316,7 +339,7 @@ class Client:
         present = False
 
     def shutdown(self) -> None:
-        """Closes the connection and ends its thread. From the main thread only."""
+        """Closes the connection and ends its thread. From another thread."""
         self._iii.shutdown()
         if not self.loop.is_running():
             self.loop.close()  # the SDK leaves it, with its sockets

@@ -36,7 +36,7 @@ def check_ours(client: Client, name: str) -> None:
             return
         if time.monotonic() > deadline:
             raise EngineError("the engine does not list the functions that were registered")
-        time.sleep(0.02)
+        client.wait(0.02)
 
 
 def _owners(client: Client, name: str) -> dict[str, str | None]:

@@ -100,6 +100,7 @@ class QuickClient(III):
         self._repeating: set[asyncio.Task[Any]] = set()
         self._opened = asyncio.Event()
         self._may_connect = asyncio.Event()
+        self._connecting: asyncio.Task[Any] | None = None
         super().__init__(address, options)
 
     def connect(self) -> None:
@@ -152,14 +153,22 @@ class QuickClient(III):
     # --- what the SDK calls ---
 
     async def connect_async(self) -> None:
+        self._connecting = asyncio.current_task()
         await self._may_connect.wait()
         await super().connect_async()
+
+    async def shutdown_async(self) -> None:
+        """An engine that hangs takes no connection, no close frame, nor what was to be sent before."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait({self._connecting})
+        if self._ws is not None:
+            self._loop.call_later(FAREWELL, self._ws.transport.abort)
+        await super().shutdown_async()
 
     async def _receive_loop(self) -> None:
         """Frames that go the short way are taken as they leave the protocol, ahead of the queues between."""
         ws = self._ws
-        if ws is not None:
-            ws.close_timeout = FAREWELL
         if ws is not None and self._quick:
             onward = ws.process_event
 

@@ -73,6 +73,14 @@ class Socket(ClientConnection):
                 self.protocol.send_continuation(piece, fin=number == len(others))
         self.send_data()
 
+    async def close(self, *args: Any, **options: Any) -> None:
+        """Who hangs at the other end takes no close frame, nor what was to be sent before."""
+        given_up = self.loop.call_later(CLOSE, self.transport.abort)
+        try:
+            await super().close(*args, **options)
+        finally:
+            given_up.cancel()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if hasattr(socket, "TCP_QUICKACK"):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import structlog
@@ -64,78 +63,78 @@ DESCRIPTION = "Conversation database: typed entries in branching sessions, with 
 DELIVERY_TIMEOUT = 30.0
 """Seconds after which a delivery counts as failed; until then it takes one of its binding's places."""
 
-DRAIN_CALLS, DRAIN_DELIVERIES = 5.0, 2.0
-"""Seconds that the end of the worker waits for running calls and for deliveries."""
+CALLS, STORE, DELIVERIES, ACCOUNT = 5.0, 6.5, 7.5, 8.0
+"""Seconds from the beginning of the end by which each of its steps is through or given up. What one leaves of its time
+is the next one's. The connections take another second at most."""
+
+ANSWERS = 2.0
+"""Most seconds that the end waits for the answers of subscribers, some of which run a whole agent turn first."""
+
+T = TypeVar("T")
 
 
 class Worker:
     """session-manager on one engine. `failed` is set when the engine has turned the connection down for good."""
 
-    def __init__(self, url: str, name: str, seed: JsonObject | None, extras: Extras, pause: Pause) -> None:
-        self._url, self._name, self._seed, self._extras, self._pause = url, name, seed, extras, pause
+    def __init__(
+        self, url: str, name: str, seed: JsonObject | None, extras: Extras | None = None, pause: Pause = sleep
+    ) -> None:
+        self._url, self._name, self._seed, self._extras, self._pause = url, name, seed, extras or Extras(), pause
+        self._clients: list[Client] = []
         self._tasks: list[concurrent.futures.Future[None]] = []
         self.failed = False
         self._bindings = BindingTable()
+        self._absence = Absence()
+        self._delivery = Delivery(self._send)
+        self._hub = Hub(self._bindings, self._post)
+        self._files = base_directory() / DATA_DIR
         self._file = f"told-{quote(name, safe='')}"
+        self._account = Account(self._hub, self._files / f"{self._file}.db", self._backlog)
         self._closing = False
         self._serving = asyncio.Event()
         self._bridge: Bridge | None = None
-        self._absence = Absence()
 
     # --- start ---
 
     def start(self) -> None:
-        """Raises EngineError, InvalidConfiguration, StorageError or GivenUp; then nothing is left running."""
-        started: list[Client] = []
+        """Raises EngineError, InvalidConfiguration or StorageError, and GivenUp where `pause` says so; then nothing is
+        left running."""
         try:
-            self._deliveries = self._deliveries_client()
-            started.append(self._deliveries)
-            check_free(self._deliveries, self._name)
-            self._calls = Client(
-                self._url, self._name, DESCRIPTION, prepare=self._register_functions, pause=self._pause
-            )
-            started.append(self._calls)
-            check_ours(self._deliveries, self._name)
-            self._delivery = Delivery(self._send)
-            self._subscriptions = Subscriptions(
-                self._bindings, self._calls, self._deliveries, self._absence, self._delivery.forget
-            )
-            self._hub = Hub(self._bindings, self._post)
-            self._entry = ConfigurationEntry(self._calls, self._seed)
-            account = base_directory() / DATA_DIR / f"{self._file}.db"
-            self._account = Account(self._hub, account, self._backlog)
-            self._calls.on_state(self._state)
-            self._deliveries.on_state(self._deliveries_state)
-            try:
-                self._calls.run(self._open())
-                try:
-                    self._register_trigger_types()
-                    self._calls.run(self._catch_up())
-                    self._calls.run(self._bindings_back())
-                except BaseException:
-                    self._calls.run(self._service.runtime.store.close())
-                    raise
-            except BaseException:
-                self._account.abandon()
-                raise
-            self._tasks = [
-                asyncio.run_coroutine_threadsafe(_attended(task), self._calls.loop)
-                for task in (self._account.keep(self._own_store), *(task(self._service) for task in self._extras.tasks))
-            ]
+            self._start()
         except BaseException:
-            for client in reversed(started):
-                client.shutdown()
+            self._end()
             raise
 
-    def _deliveries_client(self) -> Client:
+    def _start(self) -> None:
         try:
-            return Client(
-                self._url, f"{self._name}-deliveries", "Deliveries of session-manager's events.", pause=self._pause
-            )
+            self._deliveries = self._connected("-deliveries", "Deliveries of session-manager's events.")
         except NameTaken:
             raise NameTaken(f"another worker is connected under the name {self._name!r}") from None
+        check_free(self._deliveries, self._name)
+        self._calls = self._connected("", DESCRIPTION, self._register_functions)
+        check_ours(self._deliveries, self._name)
+        self._subscriptions = Subscriptions(
+            self._bindings, self._calls, self._deliveries, self._absence, self._delivery.forget
+        )
+        self._entry = ConfigurationEntry(self._calls, self._seed)
+        self._calls.on_state(self._state)
+        self._deliveries.on_state(self._deliveries_state)
+        self._calls.run(self._open())
+        self._register_trigger_types()
+        self._calls.run(self._catch_up())
+        self._calls.run(self._bindings_back())
+        self._tasks = [
+            asyncio.run_coroutine_threadsafe(_attended(task), self._calls.loop)
+            for task in (self._account.keep(self._own_store), *(task(self._service) for task in self._extras.tasks))
+        ]
+
+    def _connected(self, suffix: str, description: str, prepare: Callable[[Client], None] | None = None) -> Client:
+        client = Client(self._url, self._name + suffix, description, prepare=prepare, pause=self._pause)
+        self._clients.append(client)
+        return client
 
     async def _open(self) -> None:
+        await self._account.open()
         try:
             await self._entry.register()
             self._configurator = Configurator(self._entry.fetch, self, self._account.publish_locally, self._backlog)
@@ -182,7 +181,7 @@ class Worker:
             raise InvalidConfiguration("adapter.config.url: a bridge cannot lead to the engine that it is on")
         from session_manager.edge.bridge import Bridge
 
-        bridge = Bridge(config, self._name, self._account, base_directory() / DATA_DIR / f"{self._file}.intents")
+        bridge = Bridge(config, self._name, self._account, self._files / f"{self._file}.intents")
         try:
             await bridge.open(replayed=self._serving.is_set())
         except StorageError as error:
@@ -274,10 +273,14 @@ class Worker:
     async def _backlog(self) -> int:
         """The longest queue of deliveries, once what was published is in it. On the calls' loop."""
         await self._account.told_all()
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._waiting(), self._deliveries.loop))
+        return await self._of_deliveries(self._waiting())
 
     async def _waiting(self) -> int:
         return self._delivery.backlog()
+
+    async def _of_deliveries(self, asked: Coroutine[Any, Any, T]) -> T:
+        """What a coroutine returns on the loop of the deliveries."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._deliveries.loop))
 
     # --- connection ---
 
@@ -311,37 +314,58 @@ class Worker:
     # --- end ---
 
     def stop(self) -> None:
-        """Finishes running calls, then deliveries, then the store, then the connections. At most ten seconds. Whatever
-        fails on the way, the connections end: their threads would keep the process alive."""
-        self._closing = True
-        with contextlib.ExitStack() as connections:
-            connections.callback(self._calls.shutdown)
-            connections.callback(self._deliveries.shutdown)
-            self._wind_up()
+        """Finishes running calls, then the store, then deliveries, then the account, then the connections. At most ten
+        seconds, and whatever fails on the way, for a thread that a connection keeps would keep the process alive."""
+        self._end()
         log.info("stopped", worker=self._name)
 
-    def _wind_up(self) -> None:
+    def _end(self) -> None:
+        self._closing = True
+        if not self._clients:
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self._wind_up(), self._clients[-1].loop).result()
+        finally:
+            with concurrent.futures.ThreadPoolExecutor() as pool:  # each may have to wait for an engine that hangs
+                list(pool.map(Client.shutdown, self._clients))
+
+    async def _wind_up(self) -> None:
+        """One step after another. The store first, for it may have events to tell, and a bridge hears some until it is
+        closed; the account last, which notes whether all of them have been delivered."""
+        began = asyncio.get_running_loop().time()
         for task in self._tasks:
             task.cancel()
-        self._calls.run(_at_most(self._service.finished(), DRAIN_CALLS))
-        if self._bridge is not None:
-            self._calls.run(self._bridge.flush())
-        self._calls.run(_at_most(self._account.told_all(), DRAIN_DELIVERIES))
-        left = self._deliveries.run(self._delivery.drain(DRAIN_DELIVERIES))
+        clean = True
+        if self._serving.is_set():
+            clean &= await _through("calls", self._service.finished(), began + CALLS)
+            clean &= await _through("store", self._service.runtime.store.close(), began + STORE)
+        clean &= await _through("deliveries", self._delivered(), began + DELIVERIES)
+        await _through("account", self._account.close(clean=clean), began + ACCOUNT)
+
+    async def _delivered(self) -> None:
+        """Raises TimeoutError when something is left that was to be delivered."""
+        try:
+            await self._account.told_all()
+            left = await self._of_deliveries(self._delivery.drain(ANSWERS))
+        finally:
+            self._deliveries.loop.call_soon_threadsafe(self._delivery.close)
         if left:
-            log.warning("deliveries given up at the end", left=left)
-        for to, tally, _ in self._delivery.tallies():
-            if tally.dropped or tally.failed:
-                log.warning(
-                    "deliveries lost",
-                    function_id=to.function_id,
-                    trigger_type=to.trigger_type,
-                    dropped=tally.dropped,
-                    failed=tally.failed,
-                )
-        self._deliveries.loop.call_soon_threadsafe(self._delivery.close)
-        self._calls.run(self._service.runtime.store.close())
-        self._calls.run(self._account.close(clean=not left))
+            raise TimeoutError(f"{left} left")
+
+
+async def _through(what: str, step: Awaitable[None], deadline: float) -> bool:
+    """Whether a step of the end was taken, in time and to its own end. Nothing that befalls it keeps the next one from
+    being taken."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            await step
+    except TimeoutError as error:
+        log.warning("given up at the end", what=what, reason=str(error) or "it takes too long")
+    except Exception:
+        log.exception("failed at the end", what=what)
+    else:
+        return True
+    return False
 
 
 async def _attended(task: Coroutine[Any, Any, None]) -> None:
@@ -349,13 +373,6 @@ async def _attended(task: Coroutine[Any, Any, None]) -> None:
         await task
     except Exception:
         log.exception("what runs beside the calls has ended in a way that it should not")
-
-
-async def _at_most(awaitable: Any, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(awaitable, seconds)
-    except TimeoutError:
-        log.warning("calls given up at the end")
 
 
 def start(
@@ -374,7 +391,7 @@ def start(
     probe(url, patience, pause)
     deadline, seconds = time.monotonic() + patience, 0.25
     while True:
-        worker = Worker(url, name, seed, extras or Extras(), pause)
+        worker = Worker(url, name, seed, extras, pause)
         try:
             worker.start()
         except (EngineError, Unready) as error:
