@@ -219,9 +219,9 @@ def check(payload: Any) -> None:
     check_sizes(payload, little=walk.little)
 
 
-def check_value(value: Any, field: str) -> None:
-    """The same for one opaque value that did not come in a request."""
-    check({"data": value} if field == "data" else {"metadata": value})
+def check_metadata(metadata: Any) -> None:
+    """The same for metadata that did not come in a request."""
+    check({"metadata": metadata})
 
 
 def check_sizes(payload: Any, *, little: bool = False) -> None:

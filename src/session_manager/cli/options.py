@@ -48,7 +48,7 @@ def labels(text: str | None) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(text)
-        door.check_value(value, "metadata")
+        door.check_metadata(value)
     except ValueError as error:
         raise click.BadParameter(f"not JSON: {error}", param_hint="--metadata") from None
     except MalformedRequest as error:

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from session_manager.clock import SystemClock
 from session_manager.config import DATA_DIR, base_directory
-from session_manager.door import check_value
+from session_manager.door import check_metadata
 from session_manager.errors import MalformedRequest, SessionManagerError
 from session_manager.interop.opencode import follow as following
 from session_manager.interop.opencode.client import NotInstalled, Server, ServerFailed
@@ -368,7 +368,7 @@ def _metadata(text: str | None) -> JsonObject | None:
     if not isinstance(value, dict):
         raise click.BadParameter("must be an object", param_hint="--metadata")
     try:
-        check_value(value, "metadata")
+        check_metadata(value)
     except MalformedRequest as error:
         raise click.BadParameter(str(error), param_hint="--metadata") from None
     return value

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from session_manager.clock import Clock, SystemClock
-from session_manager.door import check_value
+from session_manager.door import check_metadata
 from session_manager.errors import InvalidRequest, MalformedRequest
 from session_manager.interop.opencode.exports import Format, export_session
 from session_manager.interop.opencode.imports import Existing, Plan, plan_import
@@ -93,7 +93,7 @@ async def import_(target: Target, request: ImportRequest, clock: Clock | None = 
     """Imports the sessions of a document, each whole or not at all. Raises InvalidRequest for what cannot be kept:
     then nothing of that session is, while those before it in the document are."""
     clock = clock or SystemClock()
-    check_value(request.metadata, "metadata")
+    check_metadata(request.metadata)
     if request.dry_run:
         target = DryRun(target.store)
     sessions = []
