@@ -71,8 +71,10 @@ class Ledger:
                 if isinstance(error, sqlite3.OperationalError | OSError):
                     log.warning("what subscribers were told is not kept", reason=str(error))
                     return None
-                for path in self._path.parent.glob(f"{self._path.name}*"):
-                    path.unlink()
+                with contextlib.suppress(OSError):
+                    for path in self._path.parent.glob(f"{self._path.name}*"):
+                        path.unlink()
+        log.warning("what subscribers were told is not kept", reason="the file is damaged and cannot be removed")
         return None
 
     def _open(self, told: Told) -> Past | None:
@@ -132,14 +134,15 @@ class Ledger:
             session_id = emission.event.session_id
             if session_id not in self._since:
                 self._since.add(session_id)
-                lines += encode((session_id, emission.metadata)) + b"\n"
+                lines += b"\n" + encode((session_id, emission.metadata))  # so a torn line before it ends there
         return lines
 
     def write(self, lines: bytes) -> None:
         """Touches a file; never raises."""
         if self._since_file is not None:
             try:
-                os.write(self._since_file, lines)
+                while lines:
+                    lines = lines[os.write(self._since_file, lines) :]
             except OSError as error:
                 self._give_up(error)
 

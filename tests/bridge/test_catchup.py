@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -218,8 +219,11 @@ async def test_after_a_kill_what_was_told_since_the_last_save_is_doubtful(noted:
         ledger.write(ledger.lines([emission]))
         assert not ledger.lacks([emission])
     ledger.abandon()  # as a kill leaves it
-    with (tmp_path / "told.since").open("ab") as file:
-        file.write(b'["torn')
+    with (tmp_path / "told.since").open("r+b") as file:
+        whole = file.read()
+        file.seek(0)
+        file.write(b'["torn' + whole)
+        file.write(b'\n["torn')
     told, past = reopened(tmp_path / "told.db")
     assert (past.clean, past.doubtful) == (False, {"n0", "n1", "n2"})
     assert told.sessions["n2"].metadata == {"label": 2}
@@ -233,6 +237,33 @@ async def test_a_damaged_file_is_started_anew(noted: Hearing, tmp_path: Path, da
     ledger.begin(noted.told)
     ledger.close(ledger.saving(noted.told, clean=True))
     assert reopened(tmp_path / "told.db")[1].clean
+
+
+async def test_a_damaged_file_that_cannot_be_removed_is_done_without(
+    noted: Hearing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    (tmp_path / "told.db").write_bytes(b"not a database at all, but long enough to be looked at" * 50)
+    ledger = Ledger(tmp_path / "told.db")
+    assert ledger.open(Told()) is None
+    ledger.begin(noted.told)
+    ledger.close(ledger.saving(noted.told, clean=True))
+
+
+async def test_a_write_of_which_the_disk_takes_a_part_is_gone_on_with(
+    noted: Hearing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path / "told.db")
+    ledger.open(Told())
+    ledger.begin(noted.told)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:5]))
+    ledger.write(b'\n["one",null]\n["two",null]')
+    ledger.abandon()
+    assert reopened(tmp_path / "told.db")[1].doubtful >= {"one", "two"}
 
 
 async def test_a_file_that_another_process_holds_is_done_without(noted: Hearing, tmp_path: Path) -> None:
