@@ -15,11 +15,10 @@ import pytest
 from session_manager.catchup import Told
 from session_manager.dev import EngineThread
 from session_manager.edge import client as client_module
-from session_manager.edge import quick
 from session_manager.edge import worker as worker_module
 from session_manager.edge.client import Client, EngineError, GivenUp
 from session_manager.edge.configuration import ConfigurationEntry
-from session_manager.edge.frames import FRAME_BYTES, Undelivered
+from session_manager.edge.frames import FAREWELL, FRAME_BYTES, Undelivered
 from session_manager.edge.line import Line
 from session_manager.edge.worker import Worker
 from session_manager.events import Created, Emission
@@ -83,7 +82,7 @@ def threads() -> set[str]:
 def test_all_steps_together_take_less_than_the_ten_seconds_that_are_promised() -> None:
     steps = (worker_module.CALLS, worker_module.STORE, worker_module.DELIVERIES, worker_module.ACCOUNT)
     assert list(steps) == sorted(steps)
-    assert steps[-1] + quick.FAREWELL <= 9.5
+    assert steps[-1] + FAREWELL <= 9.5
 
 
 def test_an_orderly_end_is_noted_as_clean_and_leaves_nothing(url: str, home: Path) -> None:

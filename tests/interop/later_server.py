@@ -105,13 +105,14 @@ class LaterServer:
     def listeners(self) -> int:
         return len(self._listeners)
 
-    def say(self, event: Json, *, live: bool = True) -> None:
-        """An event happens. One that is not live is in the log only."""
-        with self._lock:
-            if "durable" in event:
-                self.logs.setdefault(event["durable"]["aggregateID"], []).append(event)
-            for listener in self._listeners if live else []:
-                listener.put(event)
+    def say(self, *events: Json, live: bool = True) -> None:
+        """Events happen. Those that are not live are in the log only."""
+        for event in events:
+            with self._lock:
+                if "durable" in event:
+                    self.logs.setdefault(event["durable"]["aggregateID"], []).append(event)
+                for listener in self._listeners if live else []:
+                    listener.put(event)
 
     def start(self) -> None:
         later = self

@@ -131,12 +131,10 @@ def _opened(record: Json) -> Json:
 
 async def test_what_was_there_and_what_comes_is_mirrored(later: LaterServer) -> None:
     store = MemoryStore()
-    for event in TOOLS[:20]:
-        later.say(event)
+    later.say(*TOOLS[:20])
     async with following(later, StoreTarget(store)):
         await until(came_to(store, 19))
-        for event in TOOLS[20:]:
-            later.say(event)
+        later.say(*TOOLS[20:])
         await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
     export = await export_session(store, SESSION)
     assert list(differences(export.document["messages"], wanted())) == []
@@ -145,8 +143,7 @@ async def test_what_was_there_and_what_comes_is_mirrored(later: LaterServer) -> 
 async def test_a_store_that_cannot_be_read_for_a_while_ends_no_mirror(
     later: LaterServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for event in TOOLS:
-        later.say(event)
+    later.say(*TOOLS)
     monkeypatch.setattr(follow, "AGAIN_S", 0.05)
     store, faults = MemoryStore(), {"metas": 2, "session": 3}
 
@@ -171,8 +168,7 @@ async def test_a_store_that_cannot_be_read_for_a_while_ends_no_mirror(
 async def test_a_new_session_appears_while_following(later: LaterServer) -> None:
     store = MemoryStore()
     async with following(later, StoreTarget(store)):
-        for event in TOOLS:
-            later.say(event)
+        later.say(*TOOLS)
         await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
     assert list(differences((await export_session(store, SESSION)).document["messages"], wanted())) == []
 
@@ -181,12 +177,10 @@ async def test_a_new_session_appears_while_following(later: LaterServer) -> None
 async def test_the_mirror_goes_on_where_it_was(later: LaterServer, cut: int) -> None:
     """It stops in the middle of an answer, the server goes on, and the mirror comes back: no gap, nothing twice."""
     store = MemoryStore()
-    for event in TOOLS[:cut]:
-        later.say(event)
+    later.say(*TOOLS[:cut])
     async with following(later, StoreTarget(store)):
         await until(came_to(store, cut - 1))
-    for event in TOOLS[cut:]:
-        later.say(event)
+    later.say(*TOOLS[cut:])
     later.asked.clear()
     again = Watched(store)
     async with following(later, again):
@@ -206,18 +200,15 @@ async def test_the_mirror_goes_on_where_it_was(later: LaterServer, cut: int) -> 
 async def test_a_lost_stream_is_taken_up_again(later: LaterServer) -> None:
     store = MemoryStore()
     async with following(later, StoreTarget(store)) as mirror:
-        for event in TOOLS[:10]:
-            later.say(event)
+        later.say(*TOOLS[:10])
         await until(came_to(store, 9))
         later.drop()
-        for event in TOOLS[10:30]:
-            later.say(event)
+        later.say(*TOOLS[10:30])
         await until(lambda: later.listeners == 1)
         await until(came_to(store, 29))
         later.stop()
         await until(lambda: not mirror.progress.connected)
-        for event in TOOLS[30:]:
-            later.say(event)
+        later.say(*TOOLS[30:])
         later.start()
         await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
     assert list(differences((await export_session(store, SESSION)).document["messages"], wanted())) == []
@@ -250,8 +241,7 @@ async def test_words_on_their_way_are_updates_of_the_answer(later: LaterServer) 
     message = "msg_227607434001wTpDkPtPJ9Dy7a"
     start = next(n for n, e in enumerate(TOOLS) if e["data"].get("assistantMessageID") == message) + 2
     async with following(later, target):
-        for event in TOOLS[:start]:
-            later.say(event)
+        later.say(*TOOLS[:start])
         await until(came_to(store, start - 1))
         said = ""
         for word in ("All ", "tools ", "have "):
@@ -265,8 +255,7 @@ async def test_words_on_their_way_are_updates_of_the_answer(later: LaterServer) 
             async with asyncio.timeout(10):
                 while not await shows():
                     await asyncio.sleep(0.01)
-        for event in TOOLS[start:]:
-            later.say(event)
+        later.say(*TOOLS[start:])
         await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
     revisions = [e.revision for e in target.told() if isinstance(e, MessageUpdated) and e.entry_id == message]
     assert revisions == list(range(1, len(revisions) + 1))
@@ -282,8 +271,7 @@ async def test_executions_are_the_status_and_the_whole_set_of_events_is_mirrored
     assert isinstance(store, MemoryStore)
     fork = {"sessionID": "ses_dd8a000002ffeSyntheticCCCC", "boundary": {"type": "through", "messageID": "msg_x"}}
     later.lists[session] = {"info": {"id": session, "title": "All kinds", "fork": fork}, "messages": []}
-    for event in events[:2]:
-        later.say(event)
+    later.say(*events[:2])
     async with following(later, target):
         for event in events[2:]:
             later.say(event)
@@ -313,8 +301,7 @@ async def test_executions_are_the_status_and_the_whole_set_of_events_is_mirrored
 
 async def test_what_the_server_works_on_is_working_and_later_is_not(later: LaterServer) -> None:
     store = MemoryStore()
-    for event in TOOLS:
-        later.say(event)
+    later.say(*TOOLS)
     for active, status in ((True, "working"), (False, "error")):
         later.active = {SESSION} if active else set()
         async with following(later, StoreTarget(store)):
@@ -325,8 +312,7 @@ async def test_what_the_server_works_on_is_working_and_later_is_not(later: Later
 
 async def test_what_is_edited_here_stays_while_the_session_goes_on(later: LaterServer) -> None:
     store = MemoryStore()
-    for event in TOOLS[:14]:
-        later.say(event)
+    later.say(*TOOLS[:14])
     async with following(later, StoreTarget(store)):
         await until(came_to(store, 13))
         entry = await store.entry(SESSION, "msg_227606781001Bk2KOqDIo1iIyP")
@@ -336,8 +322,7 @@ async def test_what_is_edited_here_stays_while_the_session_goes_on(later: LaterS
             entry.id, entry.parent_id, entry.timestamp, entry.role, body, entry.revision + 1, entry.origin
         )
         await store.commit(store.ahead(), Change(SESSION, entries=(edited,)))
-        for event in TOOLS[14:]:
-            later.say(event)
+        later.say(*TOOLS[14:])
         await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
     kept = await store.entry(SESSION, entry.id)
     assert kept is not None
@@ -350,8 +335,7 @@ async def test_a_session_that_cannot_be_kept_is_left_out_and_the_others_go_on(la
     bad = json.loads(json.dumps(TOOLS[:3]).replace(SESSION, "ses_bad"))
     bad[1]["data"]["item"]["payload"]["metadata"] = {"n": 10**30}
     async with following(later, StoreTarget(store)) as mirror:
-        for event in [*bad, *TOOLS]:
-            later.say(event)
+        later.say(*bad, *TOOLS)
         await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
         assert mirror.progress.left_out == 1
         assert "64 bits" in mirror.progress.last
@@ -393,20 +377,17 @@ async def test_a_stored_session_that_cannot_be_read_is_left_out_and_the_others_g
 ) -> None:
     store = Spoilt()
     others, ids = of_two()
-    for event in [*others[:10], *TOOLS[:10]]:
-        later.say(event)
+    later.say(*others[:10], *TOOLS[:10])
     async with following(later, StoreTarget(store)):
         for id_ in ids:
             await until(came_to(store, 9, id_))
     store.damaged.add(ids[0])
     rest = [*others[10:], *TOOLS[10:]]
     if not live:
-        for event in rest:
-            later.say(event)
+        later.say(*rest)
     async with following(later, StoreTarget(store)) as mirror:
         if live:
-            for event in rest:
-                later.say(event)
+            later.say(*rest)
         await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
         assert (mirror.progress.left_out, mirror.progress.reconnects) == (1, 0)
         assert ids[0] in mirror.progress.last
@@ -423,8 +404,7 @@ async def test_a_session_that_can_be_read_again_is_brought_up_to_date_by_itself(
     store = Spoilt()
     others, ids = of_two()
     ids.append("ses_bad")
-    for event in [*others[:10], *TOOLS[:10], *json.loads(json.dumps(TOOLS[:11]).replace(SESSION, "ses_bad"))]:
-        later.say(event)
+    later.say(*others[:10], *TOOLS[:10], *json.loads(json.dumps(TOOLS[:11]).replace(SESSION, "ses_bad")))
     async with following(later, StoreTarget(store)):
         for id_, seq in zip(ids, (9, 9, 10), strict=True):
             await until(came_to(store, seq, id_))
@@ -432,12 +412,10 @@ async def test_a_session_that_can_be_read_again_is_brought_up_to_date_by_itself(
     later.active = {"ses_bad", ids[0]}
     last, rest = TOOLS[-1]["durable"]["seq"], [*others[10:], *TOOLS[10:]]
     if not live:
-        for event in rest:
-            later.say(event)
+        later.say(*rest)
     async with following(later, StoreTarget(store)) as mirror:
         if live:
-            for event in rest:
-                later.say(event)
+            later.say(*rest)
         await until(came_to(store, last))
         await until(lambda: mirror.progress.left_out == 2)
         tried = store.tries
@@ -457,8 +435,7 @@ async def test_what_a_session_was_doing_is_known_when_it_is_back(
 ) -> None:
     monkeypatch.setattr(follow, "AGAIN_S", 0.05)
     store = Spoilt()
-    for event in TOOLS:
-        later.say(event)
+    later.say(*TOOLS)
     later.active = {SESSION}
     async with following(later, StoreTarget(store)):
         await until(stands(store, "working"))
@@ -487,12 +464,10 @@ async def test_one_that_cannot_be_written_makes_room_for_others(
     others, ids = of_two()
     last = TOOLS[-1]["durable"]["seq"]
     async with following(later, StoreTarget(store)) as mirror:
-        for event in others[:10]:
-            later.say(event)
+        later.say(*others[:10])
         await until(came_to(store, 9, ids[0]))
         store.damaged.add(ids[0])
-        for event in [*others[10:], *TOOLS]:
-            later.say(event)
+        later.say(*others[10:], *TOOLS)
         await until(came_to(store, last))
         assert (mirror.progress.left_out, mirror.progress.reconnects) == (1, 0)
         store.damaged.clear()
@@ -507,8 +482,7 @@ async def test_one_that_cannot_be_kept_makes_room_for_others(
     store = MemoryStore()
     bad = json.loads(json.dumps(TOOLS[:3]).replace(SESSION, "ses_bad"))
     bad[1]["data"]["item"]["payload"]["metadata"] = {"n": 10**30}
-    for event in [*bad, *TOOLS]:
-        later.say(event)
+    later.say(*bad, *TOOLS)
     async with following(later, StoreTarget(store)) as mirror:
         await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
         assert (mirror.progress.left_out, mirror.progress.reconnects) == (1, 0)
@@ -522,8 +496,7 @@ async def test_more_sessions_were_left_working_than_are_kept_in_memory(
     monkeypatch.setattr(follow, "OPEN_SESSIONS", 1)
     store = MemoryStore()
     others, ids = of_two()
-    for event in [*others, *TOOLS]:
-        later.say(event)
+    later.say(*others, *TOOLS)
     later.active = set(ids)
     async with following(later, StoreTarget(store)):
         for id_ in ids:
@@ -562,8 +535,7 @@ async def test_one_that_was_let_go_while_it_could_not_be_written_is_read_again(
     async with following(later, Slow(store)) as mirror:
         later.say(others[0])
         await writing.wait()
-        for event in TOOLS:
-            later.say(event)
+        later.say(*TOOLS)
         await until(lambda: mirror.progress.events == 1 + len(TOOLS))
         fails.set()
         await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
@@ -574,12 +546,10 @@ async def test_a_session_that_cannot_be_written_keeps_no_other_from_being_writte
     store = Spoilt()
     others, ids = of_two()
     async with following(later, StoreTarget(store)) as mirror:
-        for event in others[:10]:
-            later.say(event)
+        later.say(*others[:10])
         await until(came_to(store, 9, ids[0]))
         store.damaged.add(ids[0])
-        for event in [*others[10:], *TOOLS]:
-            later.say(event)
+        later.say(*others[10:], *TOOLS)
         await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
         assert "damaged" in mirror.progress.last
         store.damaged.clear()
@@ -590,8 +560,7 @@ async def test_a_server_is_a_source_too(later: LaterServer) -> None:
     transfer = load("synthetic_2.1/v2_tools.transfer.json")
     later.lists[SESSION] = transfer
     created = {**TOOLS[0], "data": {**TOOLS[0]["data"], "title": transfer["info"]["title"]}}
-    for event in [created, *TOOLS[1:]]:
-        later.say(event)
+    later.say(created, *TOOLS[1:])
     client = Server(later.url)
     await client.open()
     store = MemoryStore()

@@ -114,9 +114,10 @@ def probe(url: str, seconds: float, pause: Pause = sleep) -> None:
             return
 
 
-def go_straight(host: str) -> None:
-    """Lets no proxy that the environment names come between this process and one on the same machine: the library
-    that opens WebSockets looks there."""
+def go_straight(url: str) -> None:
+    """Lets no proxy that the environment names come between this process and an engine on the same machine: the
+    library that opens WebSockets looks there. Raises EngineError."""
+    host, _ = address(url)
     try:
         local = host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -151,7 +152,7 @@ class Client:
         is to be there from the first moment on. Waits so many seconds for something that listens, and then `ANSWER`
         for it to answer. Raises EngineError, and GivenUp where `pause` says so."""
         probe(url, seconds, pause)
-        go_straight(address(url)[0])
+        go_straight(url)
         self.url, self.name, self._pause = url, name, pause
         self.namespace = namespace or os.environ.get("III_NAMESPACE") or "default"
         options = InitOptions(

@@ -15,6 +15,9 @@ FRAME_BYTES, MESSAGE_BYTES = 16 << 20, 64 << 20
 AGAIN = 0.02
 """Seconds after which an answer that may have come too soon for the engine is sent once more (see `quick`)."""
 
+FAREWELL = 1.0
+"""Seconds that a farewell may take; the end of the worker must not wait for an engine that hangs."""
+
 DISCONNECTED = "disconnected"
 """The code for a call that found no connection, or lost it."""
 

@@ -22,7 +22,7 @@ import structlog
 from websockets.exceptions import WebSocketException
 
 from session_manager import __version__
-from session_manager.edge.client import EngineError, NameTaken, address, go_straight, telemetry
+from session_manager.edge.client import EngineError, NameTaken, go_straight, telemetry
 from session_manager.edge.frames import (
     AGAIN,
     DISCONNECTED,
@@ -87,7 +87,7 @@ class Line:
 
     async def open(self, seconds: float) -> None:
         """Returns once the engine knows the line by its name. Raises EngineError or NameTaken; then nothing is left."""
-        go_straight(address(self.url)[0])
+        go_straight(self.url)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         opened = await self._first(deadline)

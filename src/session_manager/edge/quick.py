@@ -28,6 +28,7 @@ from websockets.frames import Opcode
 
 from session_manager.edge.frames import (
     AGAIN,
+    FAREWELL,
     FRAME_BYTES,
     MESSAGE_BYTES,
     Frame,
@@ -65,9 +66,6 @@ CROWDED, SOON_IN_A_CROWD, GLANCE = 1.5, 0.05, 1.0
 
 RESEND = 0.01
 """Seconds before a delivery is tried again that met a broken connection."""
-
-FAREWELL = 1.0
-"""Seconds that a farewell may take; the end of the worker must not wait for an engine that hangs."""
 
 
 class _Crowd:

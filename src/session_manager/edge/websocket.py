@@ -14,11 +14,10 @@ from websockets.frames import Frame as Part
 from websockets.frames import Opcode
 from websockets.protocol import OPEN, Event
 
-from session_manager.edge.frames import FRAME_BYTES, MESSAGE_BYTES
+from session_manager.edge.frames import FAREWELL, FRAME_BYTES, MESSAGE_BYTES
 
-PING, PONG, CLOSE = 10.0, 20.0, 1.0
-"""Seconds between two looks whether the engine is still there, that it may take to answer, and that a farewell may
-take."""
+PING, PONG = 10.0, 20.0
+"""Seconds between two looks whether the engine is still there, and that it may take to answer."""
 
 PIECE = 1 << 20
 """Bytes of each part of a message that does not fit into one frame."""
@@ -40,7 +39,7 @@ async def connected(url: str, take: Take, expects: Expects, seconds: float) -> S
         open_timeout=seconds,
         ping_interval=PING,
         ping_timeout=PONG,
-        close_timeout=CLOSE,
+        close_timeout=FAREWELL,
         max_size=MESSAGE_BYTES,
         create_connection=partial(Socket, take, expects),  # type: ignore[arg-type] # it is called and nothing else
     )
@@ -75,7 +74,7 @@ class Socket(ClientConnection):
 
     async def close(self, *args: Any, **options: Any) -> None:
         """Who hangs at the other end takes no close frame, nor what was to be sent before."""
-        given_up = self.loop.call_later(CLOSE, self.transport.abort)
+        given_up = self.loop.call_later(FAREWELL, self.transport.abort)
         try:
             await super().close(*args, **options)
         finally:

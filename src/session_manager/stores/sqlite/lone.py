@@ -11,21 +11,18 @@ from __future__ import annotations
 import sqlite3
 
 from session_manager.model import Entry
-from session_manager.stores.sqlite.rows import ENTRY, Row, content
+from session_manager.stores.sqlite.rows import CONTENT, ENTRY, Record, Row, content
 from session_manager.stores.sqlite.schema import NOTE_COMMIT
 
-Record = tuple[str | None, bytes, int, int]
-"""Of a session's row what these changes change: leaf, record, its checksum, time of the last change."""
-
 _RECORD = ("leaf", "meta", "meta_sum", "updated_at")
+"""What the views call the columns of a Record."""
 
 _KEY = ("session", "id", "seq")
 
 _ENTRY = ("session", *ENTRY.split(", "), "branch", "pos", "seq")
 """The columns of a Row."""
 
-_CONTENT = ("timestamp", "role", "body", "revision", "origin", "sum")
-"""The columns of `rows.content`."""
+_CONTENT = tuple(CONTENT.split(", "))
 
 
 def _new(columns: tuple[str, ...]) -> str:
@@ -45,7 +42,7 @@ _VIEWS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "replaced": (
         (*_KEY, *_CONTENT, *_RECORD),
         (
-            f"UPDATE entry SET ({', '.join(_CONTENT)}, seq) = ({_new(_CONTENT)}, NEW.seq)"  # noqa: S608 # fixed texts
+            f"UPDATE entry SET ({CONTENT}, seq) = ({_new(_CONTENT)}, NEW.seq)"  # noqa: S608 # fixed texts
             " WHERE session = NEW.session AND id = NEW.id",
             _PUT_RECORD,
             NOTE_COMMIT.format(number="NEW.seq"),

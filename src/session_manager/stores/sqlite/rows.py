@@ -8,9 +8,12 @@ from zlib import crc32
 import msgspec
 
 from session_manager.errors import StorageError
-from session_manager.model import Entry, SessionMeta, decode_meta
+from session_manager.model import Entry, SessionMeta, decode_meta, encode
 
-ENTRY = "id, parent_id, timestamp, role, body, revision, origin, sum"
+CONTENT = "timestamp, role, body, revision, origin, sum"
+"""The columns of a Content."""
+
+ENTRY = f"id, parent_id, {CONTENT}"
 """The columns of an Entry, in its order, and their checksum."""
 
 _ROLES = {None: 0, "user": 1, "assistant": 2, "function_result": 3, "custom": 4}
@@ -27,6 +30,10 @@ SEQ: Final = 11
 
 Content = tuple[int, str | None, bytes, int, bytes | None, int]
 """What of a Row an update of its entry changes, beside `seq`: `timestamp` to `sum`."""
+
+
+Record = tuple[str | None, bytes, int, int]
+"""Of a session's row what every change of its record changes: `leaf`, `meta`, `sum`, `updated_at`."""
 
 
 def row(session: int, entry: Entry, branch: int | None, pos: int | None, seq: int) -> Row:
@@ -80,6 +87,11 @@ def checked(
     if not is_sound(timestamp, role, body, revision, origin, stored) or type(id_) is not str:
         raise StorageError(f"entry {id_!r} of session {session_id!r} is damaged")
     return Entry(id_, parent_id, timestamp, role, body, revision if revision >= 0 else revision + 2**64, origin)
+
+
+def record(leaf: str | None, meta: SessionMeta) -> Record:
+    stored = encode(meta)
+    return leaf, stored, crc32(stored), meta.updated_at
 
 
 def meta(session_id: str, stored: bytes | None, sum_: int | None) -> SessionMeta | None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from zlib import crc32
 
 from session_manager.errors import Outdated
-from session_manager.model import Entry, JsonObject, SessionMeta, encode
+from session_manager.model import Entry, JsonObject, SessionMeta
 from session_manager.store import Change, Copied, Drop
 from session_manager.stores.sqlite import forks, lone, rows, runs
 from session_manager.stores.sqlite.known import UNPLACED, UNREAD, Known, Last, Place
@@ -18,6 +17,8 @@ from session_manager.stores.sqlite.schema import LAST_COMMIT, NOTE_COMMIT
 
 KNOWN = 10_000
 """Sessions whose row the writer remembers."""
+
+_NOTE_COMMIT = NOTE_COMMIT.format(number="?1")
 
 CHUNK = 500
 """Ids looked up in one statement."""
@@ -57,7 +58,7 @@ class Writer:
                 self._change(change, seq)
             last = first + len(batch) - 1
             self._flush()
-            self._db.execute(NOTE_COMMIT.format(number="?1"), (last,))
+            self._db.execute(_NOTE_COMMIT, (last,))
             self._db.execute("COMMIT")
         except BaseException:
             self._forget_all()
@@ -89,8 +90,7 @@ class Writer:
         if not is_next and not self._is_last(known, last, entry):
             return False
         leaf = known.leaf if change.leaf is None else change.leaf
-        stored = encode(meta)
-        record = (leaf, stored, crc32(stored), meta.updated_at)
+        record = rows.record(leaf, meta)
         try:
             if is_next:
                 lone.append(self._db, rows.row(known.num, entry, *self._places.place(known, entry), seq), record)
@@ -326,18 +326,17 @@ class Writer:
         self._touched.clear()
 
     def _put_record(self, known: Known, meta: SessionMeta, seq: int) -> None:
-        stored = encode(meta)
-        lasting = (meta.status, meta.created_at)
+        record, lasting = rows.record(known.leaf, meta), (meta.status, meta.created_at)
         if known.lasting == lasting:  # then one index less is written
             self._db.execute(
                 "UPDATE session SET leaf = ?, meta = ?, sum = ?, updated_at = ?, seq = ? WHERE num = ?",
-                (known.leaf, stored, crc32(stored), meta.updated_at, seq, known.num),
+                (*record, seq, known.num),
             )
         else:
             self._db.execute(
-                "UPDATE session SET leaf = ?, meta = ?, sum = ?, status = ?, created_at = ?, updated_at = ?,"
+                "UPDATE session SET leaf = ?, meta = ?, sum = ?, updated_at = ?, status = ?, created_at = ?,"
                 " seq = ? WHERE num = ?",
-                (known.leaf, stored, crc32(stored), *lasting, meta.updated_at, seq, known.num),
+                (*record, *lasting, seq, known.num),
             )
             known.lasting = lasting
 
