@@ -102,10 +102,8 @@ async def test_it_leaves_what_a_transaction_would_have_left(
 
 @pytest.mark.parametrize("refused", ["INSERT ON entry", "UPDATE ON session"])
 @pytest.mark.parametrize("parent", ["b", "a"], ids=["at the tip", "as a branch"])
-async def test_one_that_fails_leaves_nothing(parent: str, refused: str, tmp_path: Path) -> None:
+async def test_one_that_fails_leaves_nothing(parent: str, refused: str, store: SqliteStore, tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
-    store = SqliteStore(path)
-    await store.open()
     await put(store, Change("s", meta("s"), "b", chain("a", "b"), fresh=True))
     with sqlite3.connect(path) as other:
         other.execute(f"CREATE TRIGGER refused AFTER {refused} BEGIN SELECT RAISE(ABORT, 'refused'); END")
@@ -117,24 +115,18 @@ async def test_one_that_fails_leaves_nothing(parent: str, refused: str, tmp_path
     other.close()
     await put(store, Change("s", meta("s", updated=9), "d", (entry("d", "b"),), fresh=True))
     assert [one.id for one in (await store.path(PathQuery("s"))).entries] == ["a", "b", "d"]
-    await store.close()
 
 
-async def test_an_entry_that_is_hung_elsewhere_is_not_taken_for_a_new_one_or_the_same(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "sessions.db")
-    await store.open()
+async def test_an_entry_that_is_hung_elsewhere_is_not_taken_for_a_new_one_or_the_same(store: SqliteStore) -> None:
     await put(store, Change("s", meta("s"), "c", chain("a", "b", "c"), fresh=True))
     await put(store, Change("s", meta("s"), "b", (entry("b", "c"),)))
     assert await store.entry("s", "b") == entry("b", "c")
     await put(store, Change("t", meta("t"), "c", chain("a", "b", "c"), fresh=True))
     await put(store, Change("t", meta("t"), entries=(entry("c", "a"),)))
     assert [one.id for one in (await store.path(PathQuery("t"))).entries] == ["a", "c"]
-    await store.close()
 
 
-async def test_what_it_takes_away_is_gone(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "sessions.db")
-    await store.open()
+async def test_what_it_takes_away_is_gone(store: SqliteStore, tmp_path: Path) -> None:
     await put(store, Change("s", meta("s"), "b", chain("a", "b"), fresh=True))
     await put(store, Change("s", meta("s"), None, (entry("c", "b"),), frozenset({Drop.LEAF}), fresh=True))
     await store.close()
@@ -145,9 +137,7 @@ async def test_what_it_takes_away_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["sf", "fs"])
-async def test_where_a_path_is_shared_each_goes_on_with_its_own(order: str, tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "sessions.db")
-    await store.open()
+async def test_where_a_path_is_shared_each_goes_on_with_its_own(order: str, store: SqliteStore) -> None:
     ids = {"s": [f"e{n}" for n in range(40)], "f": [Copied.id_at("f_", n) for n in range(40)]}
     await put(store, Change("s", meta("s"), ids["s"][-1], chain(*ids["s"]), fresh=True))
     await put(store, Change("f", meta("f"), ids["f"][-1], copied=Copied("s", ids["s"][-1], "f_", 40)))
@@ -164,4 +154,3 @@ async def test_where_a_path_is_shared_each_goes_on_with_its_own(order: str, tmp_
         await put(store, Change(name, meta(name, updated=9), entries=(entry("x", ids[name][39], revision=1),)))
         entries = (await store.path(PathQuery(name))).entries
         assert [(one.id, one.revision) for one in entries[38:]] == [(ids[name][38], 0), (ids[name][39], 2), ("x", 1)]
-    await store.close()
