@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from session_manager.bindings import BindingTable, binding
+from session_manager.catchup import Told
+from session_manager.delivery import Parcel
 from session_manager.edge.account import Account
 from session_manager.errors import StorageError
-from session_manager.events import Created, Emission
-from session_manager.model import Entry, SessionMeta
+from session_manager.events import STORE_EVENTS, Created, Deleted, Emission
+from session_manager.hub import Hub as RealHub
+from session_manager.ledger import Ledger
+from session_manager.model import Entry, JsonObject, SessionMeta
 from session_manager.store import Change
 from session_manager.stores.memory import MemoryStore
 from tests.bridge.test_catchup import Hub
@@ -76,5 +81,60 @@ async def test_a_file_that_takes_nothing_more_keeps_nobody_from_being_told_what_
     keeping = asyncio.create_task(account.keep(lambda: store))
     account.ready()
     await until(lambda: {"s1", "s2", "s3"} <= set(hub.told))
+    keeping.cancel()
+    await account.close(clean=True)
+
+
+async def test_only_what_somebody_listens_to_is_listed_before_it_is_told(tmp_path: Path) -> None:
+    """The list costs a write to a file, which a session that nobody listens to need not wait for."""
+    parcels: list[Parcel] = []
+    bindings = BindingTable()
+    account = Account(RealHub(bindings, parcels.extend), tmp_path / "told.db", backlog)
+    await account.open()
+    keeping = asyncio.create_task(account.keep(lambda: None))
+    await asyncio.sleep(0)
+    account.ready()
+
+    async def tell(session_id: str, labels: JsonObject | None = None) -> None:
+        gone = [Emission(Deleted(session_id=session_id, timestamp=1), labels)]
+        account.expect(gone)
+        account.publish(gone)
+        await account.told_all()
+
+    await tell("nobody binds anything")
+    bindings.add(binding("one", "session::deleted", "f", {"session_id": "wanted"}))
+    bindings.add(binding("labelled", "session::deleted", "f", {"metadata": {"owner": "me"}}))
+    bindings.add(binding("else", "session::created", "f", {}))
+    await tell("another")
+    await tell("another's", {"owner": "you"})
+    await tell("wanted")
+    await tell("mine", {"owner": "me"})
+    assert [parcel.session_id for parcel in parcels] == ["wanted", "mine"]
+    bindings.add(binding("bridge", STORE_EVENTS, "f", {}))
+    await tell("relayed")
+    keeping.cancel()
+    account._ledger._forget()  # as a kill leaves it
+    account._files.stop()
+    past = Ledger(tmp_path / "told.db").open(Told())
+    assert past is not None
+    assert past.doubtful == {"wanted", "mine", "relayed"}
+
+
+async def test_who_binds_while_a_change_is_on_its_way_is_told_after_it_was_listed(tmp_path: Path) -> None:
+    parcels: list[Parcel] = []
+    bindings = BindingTable()
+    account = Account(RealHub(bindings, parcels.extend), tmp_path / "told.db", backlog)
+    await account.open()
+    keeping = asyncio.create_task(account.keep(lambda: None))
+    await asyncio.sleep(0)
+    account.ready()
+    gone = [Emission(Deleted(session_id="s", timestamp=1), None)]
+    account.expect(gone)
+    bindings.add(binding("late", "session::deleted", "f", {}))
+    account.publish(gone)
+    assert not parcels
+    await account.told_all()
+    assert [parcel.session_id for parcel in parcels] == ["s"]
+    assert b'"s"' in (tmp_path / "told.since").read_bytes()
     keeping.cancel()
     await account.close(clean=True)

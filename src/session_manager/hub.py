@@ -35,6 +35,14 @@ class Hub(Struct):
         if parcels:
             self.post(parcels)
 
+    def is_heard(self, emissions: Sequence[Emission]) -> bool:
+        """Whether there is anybody to be told of any of these."""
+        if not self.bindings:
+            return False
+        return bool(self.bindings.relays()) or any(
+            True for emission in emissions for _ in self.bindings.matching(emission)
+        )
+
     def publish_locally(self, emissions: Sequence[Emission]) -> None:
         """Tells local subscribers only: for events that came from another instance."""
         parcels: list[Parcel] = []

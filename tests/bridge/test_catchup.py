@@ -285,6 +285,9 @@ class Hub:
     def __init__(self) -> None:
         self.told: list[str] = []
 
+    def is_heard(self, emissions: Sequence[Emission]) -> bool:
+        return True
+
     def publish(self, emissions: Sequence[Emission]) -> None:
         self.told += [emission.event.session_id for emission in emissions]
 

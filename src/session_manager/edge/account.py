@@ -65,8 +65,12 @@ class Account:
     def expect(self, emissions: Sequence[Emission]) -> None:
         """To be told of events that are to go out once their change is durable: what the file needs is written
         meanwhile."""
-        if self._ready.is_set() and self._ledger.lacks(emissions):
+        if self._ready.is_set() and self._must_list(emissions):
             self._list(emissions)
+
+    def _must_list(self, emissions: Sequence[Emission]) -> bool:
+        """Whether the file lacks what somebody is to be told of: what nobody listens to cannot be missed."""
+        return self._ledger.lacks(emissions) and self._hub.is_heard(emissions)
 
     def _list(self, emissions: Sequence[Emission]) -> None:
         lines = self._ledger.lines(emissions)
@@ -85,7 +89,7 @@ class Account:
         self._out(self._hub.publish_locally, emissions)
 
     def _out(self, tell: Callable[[Sequence[Emission]], None], emissions: Sequence[Emission]) -> None:
-        if not self._ready.is_set() or self._held or self._ledger.lacks(emissions) or self._is_listing():
+        if not self._ready.is_set() or self._held or self._must_list(emissions) or self._is_listing():
             self._held.append((tell, emissions))
             self._let_out()
         else:
