@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.stores import WORKS
 from bench.subjects import SUBJECTS
-from bench.targets import Rows
+from bench.targets import COMMITS, Rows
 
 _STYLE = {
     "floor": ("black", ":"),
@@ -81,7 +81,7 @@ def wire(found: dict[str, Any], file: Path, title: str) -> bool:
     for column, kind in enumerate(kinds):
         rows = found[kind]["calls"]
         size = found[kind]["sizes"][0]
-        rows = [row for row in rows if row["size"] == size and row["label"] != "commit"]
+        rows = [row for row in rows if row["size"] == size and row["label"] not in COMMITS]
         axis = axes[0][column]
         axis.bar(range(len(rows)), [row["p50"] for row in rows], color="tab:blue")
         axis.axhline(rows[0]["p50"], color="black", linestyle=":")

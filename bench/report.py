@@ -11,7 +11,7 @@ from bench import grow, plot, targets
 from bench.figures import count, duration, ratio, size
 from bench.stores import WORKS
 from bench.subjects import SUBJECTS
-from bench.targets import Rows, Target
+from bench.targets import COMMITS, Rows, Target
 
 QUICK = "**A quick run: small sizes and few repetitions, to try the machinery. Its figures say nothing.**\n\n"
 
@@ -247,7 +247,7 @@ def _calls(kind: str, found: dict[str, Any]) -> str:
         echo = next(row for row in rows if row["label"] == "echo")
         lines = []
         for row in rows:
-            bare = row["label"] in ("echo", "echo of a page", "commit")
+            bare = row["label"] in ("echo", "echo of a page", *COMMITS)
             ours = "" if bare else f"{max(0.0, 1 - echo['p50'] / row['p50']):.0%}"
             cpu = row.get("cpu")
             share = "" if bare or not cpu else f"{max(0.0, 1 - echo['cpu'] / cpu):.0%}"
@@ -256,7 +256,7 @@ def _calls(kind: str, found: dict[str, Any]) -> str:
                 note = f"{row['lost']} lost, {row['refused']} refused {row['refusal']}"
             lines.append(
                 (
-                    "a bare commit at FULL, no engine" if row["label"] == "commit" else row["label"],
+                    row["label"],
                     duration(row["p50"]),
                     duration(row["p99"]),
                     f"{ratio(row['p50'] / echo['p50'])}x",

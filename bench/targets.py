@@ -22,6 +22,9 @@ PUBLISHED_AT: Mapping[int, Mapping[str, float]] = {
 
 AHEAD, AHEAD_OF_SCANS = 2.0, 20.0
 
+COMMITS = COMMIT, COMMIT_BETWEEN = "a bare commit at FULL, no engine", "a bare commit at FULL, between echoes"
+"""Rows beside an engine's: one right behind the other, and each behind an echo, as often as calls come."""
+
 
 class Target(NamedTuple):
     what: str
@@ -156,12 +159,16 @@ def wire(kind: str, found: dict[str, Any]) -> Iterator[Target]:
         return float(rows[label, size]["p50"])
 
     first = sizes[0]
-    echo, rate = p50("echo", first), float(rows["echo", first]["rate"])
-    append = rows["append", first]
-    yield at_most(f"{kind}: append p50 beside echo and bare commit", append["p50"] / (echo + p50("commit", first)), 1.2)
+
+    def beside(label: str, *others: str) -> float:
+        sums = [sum(round_) for round_ in zip(*(rows[other, first]["medians"] for other in others), strict=True)]
+        return paired(rows[label, first]["medians"], sums)
+
+    rate, append = float(rows["echo", first]["rate"]), rows["append", first]
+    yield at_most(f"{kind}: append p50 beside echo and bare commit", beside("append", "echo", COMMIT), 1.2)
     yield at_least(f"{kind}: appends per second at 64 in flight beside echo", append["rate"] / rate, 0.65)
-    yield at_most(f"{kind}: get p50 beside echo", p50("get", first) / echo, 1.15)
-    same = p50("messages, first 50", first) / p50("echo of a page", first)
+    yield at_most(f"{kind}: get p50 beside echo", beside("get", "echo"), 1.15)
+    same = beside("messages, first 50", "echo of a page")
     yield at_most(f"{kind}: page of 50 beside an echo of the same bytes", same, 1.3)
     if kind != "real":
         return

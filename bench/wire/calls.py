@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +13,14 @@ import msgspec
 
 from bench import content, figures, machine
 from bench.subjects.floor import Floor
+from bench.targets import COMMIT, COMMIT_BETWEEN
 from bench.wire.line import Line, frame
 
 IN_FLIGHT = 64
 WRITERS = 64
 PAGE = 50
+OFTEN = 3.0
+"""How many times more calls there are of what others are measured by, and of what is measured by it."""
 
 Payloads = Callable[[int], Any]
 
@@ -103,12 +106,12 @@ class World:
         last = self.entries[-1]
         page: dict[str, Any] = {"session_id": self.big, "limit": PAGE}
         return [
-            Function("append", "session::append", lambda i: {"session_id": self.many[i % WRITERS], "message": user(i)}),
+            Function("append", "session::append", lambda i: {"session_id": self.many[i % WRITERS], "message": user(i)}, OFTEN),
             Function("append to the long session", "session::append", lambda i: {"session_id": self.big, "message": user(i)}),
             Function("messages, first 50", "session::messages", lambda i: page, 0.5),
             Function("messages, 50 from the middle", "session::messages", lambda i: {**page, "after_entry_id": middle}, 0.5),
             Function("get-message", "session::get-message", lambda i: {"session_id": self.big, "entry_id": last}),
-            Function("get", "session::get", lambda i: {"session_id": self.many[i % WRITERS]}),
+            Function("get", "session::get", lambda i: {"session_id": self.many[i % WRITERS]}, OFTEN),
             Function("list 50", "session::list", lambda i: {"limit": PAGE}, 0.5),
             Function("list 50 of one owner in 1,000", "session::list", lambda i: {"limit": PAGE, "metadata": {"owner": "u7"}}, 0.5),
             Function("fork of the long session", "session::fork", lambda i: {"session_id": self.big, "entry_id": last}, 0.0),
@@ -176,22 +179,25 @@ class Measured(NamedTuple):
 async def measure(
     line: Line, world: World, functions: list[Function], plan: Plan, pids: Measured, size: int
 ) -> list[dict[str, Any]]:
-    """A row per function, and rows `echo`, `echo of a page` and `commit` (a bare one at FULL) of the same minutes."""
+    """A row per function, and rows `echo`, `echo of a page` and COMMITS of the same minutes."""
     page = await line.call("session::messages", {"session_id": world.big, "limit": PAGE})
     await line.call("bench::keep", {"page": page})
     same = len(msgspec.json.encode(page))
     body = {"session_id": world.big, "message": user(0)}
     echoes = [
-        Function("echo", "bench::echo", lambda i: body),
+        Function("echo", "bench::echo", lambda i: body, OFTEN),
         Function("echo of a page", "bench::page", lambda i: {}, 0.5),
     ]
     rounds: dict[str, list[dict[str, Any]]] = {}
+    often = round(OFTEN * plan.alone)
     with tempfile.TemporaryDirectory(prefix="bench-floor-") as directory:
         floor = Floor(Path(directory))
         await floor.open()
         await floor.new("big")
         for round_ in range(plan.rounds):
-            rounds.setdefault("commit", []).append({"times": await _commits(floor, plan.alone)})
+            rounds.setdefault(COMMIT, []).append({"times": await _commits(floor, often)})
+            between = await _commits(floor, often, lambda: _echo(line, body))
+            rounds.setdefault(COMMIT_BETWEEN, []).append({"times": between})
             for function in [*echoes, *functions]:
                 echoing = function.id.startswith("bench::")
                 pid = pids.echo if echoing else pids.worker
@@ -204,13 +210,17 @@ async def measure(
     return rows
 
 
-async def _commits(floor: Floor, count: int) -> list[float]:
+async def _echo(line: Line, body: Any) -> None:
+    await line.one_by_one(lambda _: frame("bench::echo", body), 1)
+
+
+async def _commits(floor: Floor, count: int, before: Callable[[], Awaitable[None]] | None = None) -> list[float]:
     from bench.child import timed
 
     async def one() -> None:
         await floor.append("big", 0)
 
-    times: list[float] = (await timed(one, 10.0, count))["times"]
+    times: list[float] = (await timed(one, 10.0, count, before))["times"]
     return times
 
 
