@@ -1,4 +1,4 @@
-"""What a rule decides, as a value. Rules never write, publish or log."""
+"""What a rule is given, and what it decides, as a value. Rules never write, publish or log."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from session_manager.clock import Clock, Ids
+from session_manager.errors import SessionNotFound
 from session_manager.events import Emission, Event
 from session_manager.model import SessionMeta
 from session_manager.paging import Limits
@@ -43,6 +44,13 @@ class Tools(Struct, frozen=True):
     ids: Ids
     limits: Limits
     reloader: Reloader
+
+    async def record(self, session_id: str) -> SessionMeta:
+        """The session's record, as the decision sees it. Raises SessionNotFound."""
+        meta = (await self.view.session(session_id)).meta
+        if meta is None:
+            raise SessionNotFound(session_id)
+        return meta
 
 
 def told(event: Event, meta: SessionMeta, ready: bytes | None = None) -> tuple[Emission, ...]:

@@ -11,7 +11,6 @@ from msgspec import Meta, Struct
 from session_manager.door import check_record
 from session_manager.errors import EntryNotFound, SessionNotFound
 from session_manager.events import Created
-from session_manager.functions.lifecycle import record
 from session_manager.model import Entry, SessionMeta
 from session_manager.outcome import Outcome, Tools, told
 from session_manager.store import Change, Copied, Extent, Found, PathQuery, Store
@@ -85,7 +84,7 @@ async def _copies(store: Store, request: ForkRequest, prefix: str) -> tuple[tupl
 
 
 async def set_active_leaf(tools: Tools, request: SetActiveLeafRequest) -> Outcome:
-    await record(tools.view, request.session_id)
+    await tools.record(request.session_id)
     if await tools.view.entry(request.session_id, request.entry_id) is None:
         raise EntryNotFound(request.session_id, request.entry_id)
     change = Change(request.session_id, leaf=request.entry_id)

@@ -20,7 +20,6 @@ from session_manager.errors import (
     SessionNotFound,
 )
 from session_manager.events import Emission, MessageAdded, MessageUpdated
-from session_manager.functions.lifecycle import record
 from session_manager.model import (
     AssistantMessage,
     ContentBlock,
@@ -218,7 +217,7 @@ async def parent(view: View, session: Session, session_id: str, asked: str | Non
 
 
 async def update_message(tools: Tools, request: UpdateMessageRequest) -> Outcome:
-    meta = await record(tools.view, request.session_id)
+    meta = await tools.record(request.session_id)
     entry = await tools.view.entry(request.session_id, request.entry_id)
     if entry is None:
         raise EntryNotFound(request.session_id, request.entry_id)

@@ -8,12 +8,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from session_manager.door import check_record
-from session_manager.errors import InvalidRequest, SessionNotFound
+from session_manager.errors import InvalidRequest
 from session_manager.events import Created, Deleted, MetaUpdated, StatusChanged
 from session_manager.model import JsonObject, SessionMeta, Status, Uint, decode, encode
 from session_manager.outcome import Outcome, Tools, told
 from session_manager.paging import MAX_PAGE_BYTES, list_cursor, list_position
-from session_manager.store import EVERYTHING, Change, ListQuery, Order, View
+from session_manager.store import EVERYTHING, Change, ListQuery, Order
 
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 """The characters of Unicode's property White_Space. Python's own idea of it is wider (it strips U+001C to U+001F)."""
@@ -141,14 +141,6 @@ def own(metadata: JsonObject | None) -> JsonObject | None:
     return None if metadata is None else decode(encode(metadata))
 
 
-async def record(view: View, session_id: str) -> SessionMeta:
-    """The session's record. Raises SessionNotFound."""
-    meta = (await view.session(session_id)).meta
-    if meta is None:
-        raise SessionNotFound(session_id)
-    return meta
-
-
 async def create(tools: Tools, request: CreateRequest) -> Outcome:
     meta = new_session(tools, tools.ids.session(), request.title, request.description, request.metadata)
     change = Change(meta.session_id, meta=meta)
@@ -186,7 +178,7 @@ async def list_(tools: Tools, request: ListRequest) -> Outcome:
 
 
 async def set_meta(tools: Tools, request: SetMetaRequest) -> Outcome:
-    meta = await record(tools.view, request.session_id)
+    meta = await tools.record(request.session_id)
     given: JsonObject = {}
     if request.title is not None:
         given["title"] = request.title
@@ -204,7 +196,7 @@ async def set_meta(tools: Tools, request: SetMetaRequest) -> Outcome:
 
 
 async def set_draft(tools: Tools, request: SetDraftRequest) -> Outcome:
-    meta = await record(tools.view, request.session_id)
+    meta = await tools.record(request.session_id)
     draft = request.draft if request.draft and request.draft.strip(WHITE_SPACE) else None
     meta = msgspec.structs.replace(meta, draft=draft)
     check_record(meta)
@@ -212,7 +204,7 @@ async def set_draft(tools: Tools, request: SetDraftRequest) -> Outcome:
 
 
 async def set_status(tools: Tools, request: SetStatusRequest) -> Outcome:
-    meta = await record(tools.view, request.session_id)
+    meta = await tools.record(request.session_id)
     reason = None if request.status == "idle" else request.reason
     reply = SetStatusResponse(request.status, meta.status)
     if (request.status, reason) == (meta.status, meta.status_reason):
