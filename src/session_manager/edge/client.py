@@ -23,9 +23,8 @@ from iii.iii_types import InvocationResultMessage
 from iii.invocation_context import current_invocation
 from iii.triggers import TriggerHandler
 
-from session_manager.edge.frames import Undelivered
+from session_manager.edge.frames import explained
 from session_manager.edge.quick import QuickClient
-from session_manager.errors import SessionManagerError
 from session_manager.model import JsonObject, decode, encode
 
 log = structlog.get_logger("session_manager.edge")
@@ -41,7 +40,7 @@ ANSWER = 10.0
 PASSING = frozenset({"TIMEOUT", "function_not_found", "invocation_stopped", "SHUTDOWN"})
 """Codes of an InvocationError of which nobody is to blame who was called: the same call may succeed later."""
 
-__all__ = ["Client", "EngineError", "InvocationError", "NameTaken", "TriggerHandler", "Undelivered", "own_name"]
+__all__ = ["Client", "EngineError", "InvocationError", "NameTaken", "TriggerHandler", "own_name"]
 
 
 class EngineError(Exception):
@@ -78,22 +77,33 @@ Pause = Callable[[float], bool]
 """Waits so many seconds, or less; returns whether to give up."""
 
 
-GLANCE = 0.1
-"""Seconds between two looks whether to give up."""
-
-CLEANUP = 2.0
-"""Seconds that what was given up may take to leave nothing behind."""
-
-
 def sleep(seconds: float) -> bool:
     """A pause that gives nothing up."""
     time.sleep(seconds)
     return False
 
 
+def wait(pause: Pause, seconds: float, why: str) -> None:
+    """Pauses, for the reason given. Raises GivenUp where `pause` says so."""
+    if pause(seconds):
+        raise GivenUp(why)
+
+
+GLANCE = 0.1
+"""Seconds between two looks at whether an engine listens or answers, and whether to give up."""
+
+CLEANUP = 2.0
+"""Seconds that what was given up may take to leave nothing behind."""
+
+
+def no_engine(url: str, error: Exception) -> EngineError:
+    """What is said where nobody takes a connection."""
+    return EngineError(f"no engine at {url}: {getattr(error, 'strerror', None) or error}")
+
+
 def probe(url: str, seconds: float, pause: Pause = sleep) -> None:
-    """Waits until something listens at the URL. Raises EngineError, for the SDK itself would retry for ever, and
-    GivenUp."""
+    """Waits so many seconds until something listens at the URL. Raises EngineError, saying why nothing does, which the
+    SDK would not tell; and GivenUp where `pause` says so."""
     target = address(url)
     deadline = time.monotonic() + seconds
     told = False
@@ -101,15 +111,14 @@ def probe(url: str, seconds: float, pause: Pause = sleep) -> None:
         try:
             socket.create_connection(target, timeout=2).close()
         except OSError as error:
-            why = f"no engine at {url}: {error.strerror or error}"
+            absent = no_engine(url, error)
             left = deadline - time.monotonic()
             if left < 0:
-                raise EngineError(why) from None
+                raise absent from None
             if not told and left > 1:
-                log.warning("waiting", reason=why, seconds=round(left))
+                log.warning("waiting", reason=str(absent), seconds=round(left))
                 told = True
-            if pause(0.1):
-                raise GivenUp(why) from None
+            wait(pause, GLANCE, str(absent))
         else:
             return
 
@@ -142,23 +151,19 @@ class Client:
         url: str,
         name: str,
         description: str,
-        seconds: float = 10.0,
-        namespace: str | None = None,
         *,
         prepare: Callable[[Client], None] | None = None,
         pause: Pause = sleep,
     ) -> None:
-        """Connects, in the namespace that the environment names where none is given. `prepare` registers what
-        is to be there from the first moment on. Waits so many seconds for something that listens, and then `ANSWER`
-        for it to answer. Raises EngineError, and GivenUp where `pause` says so."""
-        probe(url, seconds, pause)
+        """Connects, in the namespace that the environment names. `prepare` registers what is to be there from the
+        first moment on. Raises EngineError where no engine answers within `ANSWER`, and GivenUp where `pause` says
+        so."""
         go_straight(url)
         self.url, self.name, self._pause = url, name, pause
-        self.namespace = namespace or os.environ.get("III_NAMESPACE") or "default"
+        self.namespace = os.environ.get("III_NAMESPACE") or "default"
         options = InitOptions(
             worker_name=name,
             worker_description=description,
-            namespace=namespace,
             otel={"enabled": telemetry()},
             reconnection_config=RECONNECT,
         )
@@ -256,8 +261,7 @@ class Client:
 
     def wait(self, seconds: float) -> None:
         """Waits so many seconds, or less, for the engine. Raises GivenUp when it is told to end."""
-        if self._pause(seconds):
-            raise GivenUp(f"the engine at {self.url} does not answer")
+        wait(self._pause, seconds, f"the engine at {self.url} does not answer")
 
     # --- registrations ---
 
@@ -281,16 +285,13 @@ class Client:
         async def answer(data: Any) -> Any:
             try:
                 return decode(encode(await handler(data)))
-            except SessionManagerError as error:
-                await self._answer_error(function_id, str(error))
-            except Exception:
-                log.exception("a call failed in a way that it should not", function_id=function_id)
-                await self._answer_error(function_id, "internal error; the worker's log has the details")
+            except Exception as error:
+                await self._answer_error(function_id, *explained(error, function_id))
             return None
 
         return answer
 
-    async def _answer_error(self, function_id: str, message: str) -> None:
+    async def _answer_error(self, function_id: str, code: str, message: str) -> None:
         """Answers the running invocation; the engine drops the second answer that the SDK will send."""
         invocation = current_invocation()
         assert invocation is not None
@@ -298,7 +299,7 @@ class Client:
             InvocationResultMessage(
                 invocation_id=invocation.invocation_id,
                 function_id=function_id,
-                error={"code": "invocation_failed", "message": message},
+                error={"code": code, "message": message},
             )
         )
 

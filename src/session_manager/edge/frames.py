@@ -5,9 +5,13 @@ from __future__ import annotations
 import uuid
 
 import msgspec
+import structlog
 from msgspec import Raw, Struct
 
+from session_manager.errors import SessionManagerError
 from session_manager.model import JsonObject, encode
+
+log = structlog.get_logger("session_manager.edge")
 
 FRAME_BYTES, MESSAGE_BYTES = 16 << 20, 64 << 20
 """What the engine takes as one frame, and as one message in several frames."""
@@ -83,3 +87,11 @@ def result(value: bytes) -> bytes:
 
 def failure(code: str, message: str) -> bytes:
     return b'"error":' + encode({"code": code, "message": message}) + b"}"
+
+
+def explained(error: Exception, function_id: str | None) -> tuple[str, str]:
+    """Code and message for the caller of a function that raised. What is not meant for callers is only in the log."""
+    if isinstance(error, SessionManagerError):
+        return "invocation_failed", str(error)
+    log.error("a call failed in a way that it should not", function_id=function_id, exc_info=error)
+    return "invocation_failed", "internal error; the worker's log tells more"

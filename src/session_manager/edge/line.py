@@ -22,7 +22,7 @@ import structlog
 from websockets.exceptions import WebSocketException
 
 from session_manager import __version__
-from session_manager.edge.client import EngineError, NameTaken, go_straight, telemetry
+from session_manager.edge.client import EngineError, NameTaken, go_straight, no_engine, telemetry
 from session_manager.edge.frames import (
     AGAIN,
     DISCONNECTED,
@@ -30,13 +30,13 @@ from session_manager.edge.frames import (
     Frame,
     Undelivered,
     answer_head,
+    explained,
     failure,
     invocation,
     new_id,
     result,
 )
 from session_manager.edge.websocket import Socket, connected
-from session_manager.errors import SessionManagerError
 from session_manager.model import JsonObject, decode, encode
 
 log = structlog.get_logger("session_manager.edge")
@@ -119,8 +119,7 @@ class Line:
                 return await connected(self.url, self._take, self._expects, max(0.1, deadline - loop.time()))
             except Exception as error:
                 if loop.time() > deadline:
-                    why = getattr(error, "strerror", None) or error
-                    raise EngineError(f"no engine at {self.url}: {why}") from None
+                    raise no_engine(self.url, error) from None
                 await asyncio.sleep(0.1)
 
     async def _accepted(self, deadline: float) -> None:
@@ -295,11 +294,8 @@ class Line:
                 tail = failure("function_not_found", "this worker does not serve it")
             else:
                 tail = result(encode(handler(bytes(frame.data))))
-        except SessionManagerError as error:
-            tail = failure("invocation_failed", str(error))
-        except Exception:
-            log.exception("a call failed in a way that it should not", function_id=frame.function_id)
-            tail = failure("invocation_failed", "internal error; the worker's log tells more")
+        except Exception as error:
+            tail = failure(*explained(error, frame.function_id))
         if frame.invocation_id is not None:
             self._say(answer_head(frame) + tail)
             asyncio.get_running_loop().call_later(AGAIN, self._say, answer_head(frame) + tail)

@@ -20,7 +20,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-import structlog
 from iii.iii import III
 from iii.iii_constants import InitOptions
 from websockets.exceptions import ConnectionClosed
@@ -34,15 +33,13 @@ from session_manager.edge.frames import (
     Frame,
     Undelivered,
     answer_head,
+    explained,
     failure,
     invocation,
     new_id,
     result,
 )
-from session_manager.errors import SessionManagerError
 from session_manager.model import JsonObject, decode, encode
-
-log = structlog.get_logger("session_manager.edge")
 
 Answer = Callable[[Any], Awaitable[Any]]
 """Takes the decoded payload and returns what msgspec can encode. Raises SessionManagerError for the caller."""
@@ -233,11 +230,8 @@ class QuickClient(III):
                 reply = head + failure(
                     "payload_too_large", f"the reply has {len(reply)} bytes, more than the engine takes"
                 )
-        except SessionManagerError as error:
-            reply = head + failure("invocation_failed", str(error))
-        except Exception:
-            log.exception("a call failed in a way that it should not", function_id=frame.function_id)
-            reply = head + failure("invocation_failed", "internal error; the worker's log tells more")
+        except Exception as error:
+            reply = head + failure(*explained(error, frame.function_id))
         now = time.monotonic()
         among = now < self._among
         early = self._crowd.soon(now, among) - (now - began)

@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from session_manager.edge.client import Client
+from session_manager.edge.client import Client, probe
 from session_manager.model import JsonObject
+
+PATIENCE = 3.0
+"""Seconds to wait for an engine."""
 
 
 class Visitor(Client):
@@ -29,7 +32,8 @@ class Visitor(Client):
 def visit(url: str) -> Iterator[Visitor]:
     """A connection that ends with the block. Raises EngineError."""
     os.environ.pop("III_WORKER_NAME", None)  # that name is the worker's, and its connection would be refused
-    visitor = Visitor(url, f"session-manager-cli-{secrets.token_hex(4)}", "Command line of session-manager.", 3.0)
+    probe(url, PATIENCE)
+    visitor = Visitor(url, f"session-manager-cli-{secrets.token_hex(4)}", "Command line of session-manager.")
     try:
         yield visitor
     finally:

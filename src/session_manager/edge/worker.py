@@ -31,13 +31,13 @@ from session_manager.edge.client import (
     PASSING,
     Client,
     EngineError,
-    GivenUp,
     InvocationError,
     NameTaken,
     Pause,
     address,
     probe,
     sleep,
+    wait,
 )
 from session_manager.edge.configuration import ConfigurationEntry, Unavailable
 from session_manager.edge.extras import ExtraFunction, Extras
@@ -399,8 +399,7 @@ def start(
             if left <= 0:
                 raise
             log.warning("waiting", reason=str(error), seconds=round(left))
-            if pause(min(seconds, left)):
-                raise GivenUp(str(error)) from None
+            wait(pause, min(seconds, left), str(error))
             seconds = min(seconds * 2, 4.0)
         else:
             return worker
