@@ -9,6 +9,7 @@ from session_manager.model import (
     AssistantMessage,
     ContentBlock,
     ErrorKind,
+    FunctionResultMessage,
     ImageBlock,
     JsonObject,
     StopReason,
@@ -139,6 +140,13 @@ def settle(message: AssistantMessage, finish: str, failure: Failure | None) -> N
         warnings.append(UNFINISHED)
     if warnings:
         message.warnings = [*(message.warnings or []), *warnings]
+
+
+def interrupt(result: FunctionResultMessage) -> None:
+    """Makes a result that says that there will be none: every call must have one where a model is to read on."""
+    result.content = [TextBlock("[the tool was interrupted]")]
+    result.is_error = True
+    result.details = {"synthesized": True}
 
 
 FINISH: dict[StopReason, str] = {"end": "stop", "length": "length", "function_call": "tool-calls", "error": "error"}

@@ -203,9 +203,7 @@ def _result(part: JsonObject, at: int, *, settled: bool) -> FunctionResultMessag
         message.content = [TextBlock(text(state, "error"))]
         message.is_error = True
     elif settled:
-        message.content = [TextBlock("[the tool was interrupted]")]
-        message.is_error = True
-        message.details = {"synthesized": True}
+        blocks.interrupt(message)
         return message
     else:
         return None

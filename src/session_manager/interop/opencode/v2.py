@@ -244,9 +244,7 @@ def _result(block: JsonObject, at: int, *, settled: bool) -> FunctionResultMessa
             if answer is not None:
                 message.content = [TextBlock(encode(answer).decode())]
     elif settled:
-        message.content = [TextBlock("[the tool was interrupted]")]
-        message.is_error = True
-        message.details = {"synthesized": True}
+        blocks.interrupt(message)
         return message
     else:
         return None
