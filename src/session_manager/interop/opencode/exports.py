@@ -18,10 +18,10 @@ from msgspec import Struct, field
 
 from session_manager.errors import SessionNotFound
 from session_manager.interop.opencode import ids, render_v1, render_v2
-from session_manager.interop.opencode.imports import LOG, ORIGIN_BYTES
+from session_manager.interop.opencode.imports import LOG
 from session_manager.interop.opencode.records import Generation, Record, is_v1, obj, text
-from session_manager.interop.opencode.sessions import metadata_of
-from session_manager.interop.opencode.sidecar import KEY, ORIGIN, kept_in, original, remains
+from session_manager.interop.opencode.sessions import ORIGIN_BYTES, metadata_of
+from session_manager.interop.opencode.sidecar import KEY, SIDECAR, kept_in, original, remains
 from session_manager.interop.opencode.v2 import user_record
 from session_manager.model import (
     AssistantMessage,
@@ -156,7 +156,7 @@ def _units(entries: Iterable[Entry], export: Export, *, imported: bool) -> Itera
     owner: dict[str, JsonObject] = {}
     for entry in path:
         value = kept_in(entry)
-        if value is not None and isinstance(value.get("entry_ids"), list) and _is_origin(entry):
+        if value is not None and isinstance(value.get("entry_ids"), list) and _is_sidecar(entry):
             for id_ in value["entry_ids"]:
                 owner[id_] = value
     done: set[str] = set()
@@ -164,7 +164,7 @@ def _units(entries: Iterable[Entry], export: Export, *, imported: bool) -> Itera
     while at < len(path):
         entry = path[at]
         at += 1
-        if entry.id in done or _is_origin(entry):
+        if entry.id in done or _is_sidecar(entry):
             continue
         value = owner.get(entry.id)
         if value is not None:
@@ -184,14 +184,14 @@ def _units(entries: Iterable[Entry], export: Export, *, imported: bool) -> Itera
             while entry.role == "assistant" and at < len(path):
                 if path[at].role == "function_result":
                     members.append(path[at])
-                elif not _is_origin(path[at]):
+                elif not _is_sidecar(path[at]):
                     break
                 at += 1
             yield Unit(members)
 
 
-def _is_origin(entry: Entry) -> bool:
-    return entry.role is None and decode(entry.body).get("custom_type") == ORIGIN
+def _is_sidecar(entry: Entry) -> bool:
+    return entry.role is None and decode(entry.body).get("custom_type") == SIDECAR
 
 
 # --- messages ---

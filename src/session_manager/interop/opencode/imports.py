@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 import msgspec
 from msgspec import Struct, field
 
-from session_manager.events import Created, Emission, MessageAdded, MessageUpdated, MetaUpdated, StatusChanged
+from session_manager.events import Created, Emission, MetaUpdated, StatusChanged, entry_event
 from session_manager.interop.opencode.events import wire_of
+from session_manager.interop.opencode.placement import Placement
 from session_manager.interop.opencode.records import obj, text, whole
 from session_manager.interop.opencode.sessions import (
-    ORIGIN,
+    ORIGIN_BYTES,
     Added,
-    Group,
     Mapped,
     Refused,
     SourceSession,
@@ -27,14 +27,12 @@ from session_manager.interop.opencode.sessions import (
     metadata_of,
     session_meta,
 )
-from session_manager.interop.opencode.sidecar import KEY, Draft, fingerprint, kept_in
+from session_manager.interop.opencode.sidecar import KEY
 from session_manager.model import (
-    CustomPayload,
     Entry,
     JsonObject,
     SessionMeta,
     decode,
-    decode_message,
     encode,
 )
 from session_manager.store import Change, Drop, Session, Store
@@ -90,31 +88,13 @@ class Plan(Struct, kw_only=True):
             yield Emission(Created.of(meta), shown)
         for entry in self.added:
             if not _is_log(entry):
-                yield Emission(_added(meta.session_id, entry), shown)
+                yield Emission(entry_event(meta.session_id, entry), shown)
         for entry in self.updated:
             if entry.role is not None:
-                yield Emission(
-                    MessageUpdated(
-                        meta.session_id,
-                        entry.id,
-                        decode_message(entry.body),
-                        entry.revision,
-                        meta.updated_at,
-                        None if entry.origin is None else decode(entry.origin),
-                    ),
-                    shown,
-                )
+                updated = entry_event(meta.session_id, entry)
+                yield Emission(msgspec.structs.replace(updated, timestamp=meta.updated_at), shown)
         if self.before is not None:
             yield from _meta_events(self.before, meta)
-
-
-def _added(session_id: str, entry: Entry) -> MessageAdded:
-    origin = None if entry.origin is None else decode(entry.origin)
-    if entry.role is None:
-        custom = msgspec.json.decode(entry.body, type=CustomPayload)
-        return MessageAdded(session_id, entry.id, entry.timestamp, entry.parent_id, custom=custom, origin=origin)
-    message = decode_message(entry.body)
-    return MessageAdded(session_id, entry.id, entry.timestamp, entry.parent_id, message=message, origin=origin)
 
 
 def _is_log(entry: Entry) -> bool:
@@ -209,101 +189,6 @@ def plan_mapped(
         drops = frozenset({Drop.LEAF} if moves and leaf is None else ())
         plan.change = Change(source.id, meta=meta, leaf=leaf if moves else None, entries=entries, drops=drops)
     return plan
-
-
-class Placement:
-    """Puts groups of entries into a chain, over what is stored already."""
-
-    def __init__(self, stored: Mapping[str, Entry]) -> None:
-        self._stored = stored
-        self.added: list[Entry] = []
-        self.updated: list[Entry] = []
-        self.moved: list[Entry] = []
-        """Entries whose only change is the entry before them; and bookkeeping that was rewritten."""
-        self.unchanged = 0
-        self.skipped: list[str] = []
-
-    def put(self, group: Group, parent: str | None) -> str | None:
-        """Places a group behind `parent`; gives its last entry's id. Stored entries keep their order (results of a
-        session that was followed live are in the order in which the tools ended); new ones come behind them."""
-        there = [self._stored[draft.id] for draft in group.drafts if draft.id in self._stored]
-        drafts = {draft.id: draft for draft in group.drafts}
-        if there and _edited(there) and not all(_same(entry, drafts[entry.id]) for entry in there):
-            self.skipped.append(f"message {group.record_id} was edited here and stays as it is")
-            for entry in in_order(there):
-                parent = self._keep(entry, None, parent)
-            return parent
-        for entry in in_order(there):
-            parent = self._keep(entry, drafts.pop(entry.id), parent)
-        for draft in drafts.values():
-            self.added.append(draft.at(parent, ORIGIN_BYTES))
-            parent = draft.id
-        return parent
-
-    def news(self) -> bool:
-        """Whether any entry would be written."""
-        return bool(self.added or self.updated or self.moved)
-
-    def put_alone(self, entry: Entry) -> None:
-        """An entry outside of any path."""
-        there = self._stored.get(entry.id)
-        if there is None:
-            self.added.append(entry)
-        elif _events_of(there) == _events_of(entry)[: len(_events_of(there))] and there.body != entry.body:
-            self.updated.append(msgspec.structs.replace(entry, revision=there.revision + 1))
-        else:
-            self.unchanged += 1
-
-    def _keep(self, entry: Entry, draft: Draft | None, parent: str | None) -> str:
-        if draft is not None and not _same(entry, draft):
-            changed = msgspec.structs.replace(
-                entry, parent_id=parent, role=draft.role, body=draft.body, revision=entry.revision + 1
-            )
-            self.updated.append(changed)
-        elif entry.parent_id != parent:
-            self.moved.append(msgspec.structs.replace(entry, parent_id=parent))
-        else:
-            self.unchanged += 1
-        return entry.id
-
-
-ORIGIN_BYTES = encode(ORIGIN)
-
-
-def in_order(entries: list[Entry]) -> list[Entry]:
-    """Entries of one group as the chain has them: each behind the one that it names, others where they stand."""
-    behind = {entry.parent_id: entry for entry in reversed(entries)}
-    ids = {entry.id for entry in entries}
-    ordered: list[Entry] = []
-    for start in entries:
-        if start.parent_id in ids:
-            continue
-        at: Entry | None = start
-        while at is not None and at not in ordered:
-            ordered.append(at)
-            at = behind.get(at.id)
-    return ordered + [entry for entry in entries if entry not in ordered]
-
-
-def _same(entry: Entry, draft: Draft) -> bool:
-    if entry.role != draft.role:
-        return False
-    return entry.body == draft.body or bool(decode(entry.body) == decode(draft.body))
-
-
-def _edited(group: list[Entry]) -> bool:
-    """Whether a person changed the entries since they were imported."""
-    for entry in group:
-        value = kept_in(entry)
-        if value is not None:
-            named = value.get("entry_ids")
-            covered = [e for e in group if e.id in named] if isinstance(named, list) else [entry]
-            return bool(fingerprint(covered) != value["mapped_sha256"])
-    return any(entry.revision > 0 for entry in group)
-
-
-def _events_of(entry: Entry) -> list[JsonObject]:
-    return list(decode(entry.body)["data"]["events"])
 
 
 def log_entries(source: SourceSession) -> Iterator[Entry]:

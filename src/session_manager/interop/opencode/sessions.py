@@ -36,10 +36,13 @@ from session_manager.model import (
     Status,
     decode,
     decode_message,
+    encode,
 )
 
 ORIGIN = {"source": "opencode"}
 """What every imported entry carries as its origin, so that a harness can tell it from its own."""
+
+ORIGIN_BYTES = encode(ORIGIN)
 
 
 class Refused(Exception):

@@ -22,7 +22,7 @@ from session_manager.interop.opencode.blocks import data_url
 from session_manager.interop.opencode.records import Generation, Record
 from session_manager.model import Entry, Json, JsonObject, Role, decode, encode
 
-ORIGIN = "opencode.origin"
+SIDECAR = "opencode.origin"
 KEY = "opencode"
 
 REF = "$opencode.ref"
@@ -79,7 +79,7 @@ def sidecar(record: Record, generation: Generation, mapped: list[Draft], id_: st
     """The bookkeeping entry for a record that was mapped to messages. Goes right behind the first of them."""
     value = kept(record, generation, mapped)
     value["entry_ids"] = [draft.id for draft in mapped]
-    return Draft(id_, mapped[0].timestamp, None, encode({"custom_type": ORIGIN, "data": value}))
+    return Draft(id_, mapped[0].timestamp, None, encode({"custom_type": SIDECAR, "data": value}))
 
 
 def kept_in(entry: Draft | Entry) -> JsonObject | None:
@@ -90,7 +90,7 @@ def kept_in(entry: Draft | Entry) -> JsonObject | None:
     inside = body.get("data" if entry.role is None else "details")
     if not isinstance(inside, dict):
         return None
-    value = inside if body.get("custom_type") == ORIGIN else inside.get(KEY)
+    value = inside if body.get("custom_type") == SIDECAR else inside.get(KEY)
     return value if isinstance(value, dict) and "mapped_sha256" in value and "record" in value else None
 
 
