@@ -12,7 +12,7 @@ import pytest
 
 from session_manager.errors import StorageError
 from session_manager.events import MessageUpdated, StatusChanged
-from session_manager.interop.opencode import follow
+from session_manager.interop.opencode import cache, follow
 from session_manager.interop.opencode.events import read_event
 from session_manager.interop.opencode.exports import export_session, stored_records
 from session_manager.interop.opencode.follow import Mirror
@@ -219,6 +219,18 @@ async def test_events_that_the_stream_leaves_out_are_fetched_from_the_log(later:
     async with following(later, StoreTarget(store)):
         for number, event in enumerate(TOOLS):
             later.say(event, live=number % 5 != 4)
+        await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
+    assert list(differences((await export_session(store, SESSION)).document["messages"], wanted())) == []
+
+
+async def test_where_the_log_does_not_go_back_far_enough_the_list_is_written_at_once(later: LaterServer) -> None:
+    store = MemoryStore()
+    async with following(later, StoreTarget(store)):
+        later.say(*TOOLS[:10])
+        await until(came_to(store, 9))
+        later.lists[SESSION] = load("synthetic_2.1/v2_tools.transfer.json")
+        later.logs[SESSION] = []
+        later.say(TOOLS[-1])
         await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
     assert list(differences((await export_session(store, SESSION)).document["messages"], wanted())) == []
 
@@ -459,7 +471,7 @@ async def test_one_that_cannot_be_written_makes_room_for_others(
     later: LaterServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "AGAIN_S", 0.05)
-    monkeypatch.setattr(follow, "OPEN_SESSIONS", 1)
+    monkeypatch.setattr(cache, "OPEN_SESSIONS", 1)
     store = Spoilt()
     others, ids = of_two()
     last = TOOLS[-1]["durable"]["seq"]
@@ -478,7 +490,7 @@ async def test_one_that_cannot_be_written_makes_room_for_others(
 async def test_one_that_cannot_be_kept_makes_room_for_others(
     later: LaterServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "OPEN_SESSIONS", 1)
+    monkeypatch.setattr(cache, "OPEN_SESSIONS", 1)
     store = MemoryStore()
     bad = json.loads(json.dumps(TOOLS[:3]).replace(SESSION, "ses_bad"))
     bad[1]["data"]["item"]["payload"]["metadata"] = {"n": 10**30}
@@ -493,7 +505,7 @@ async def test_more_sessions_were_left_working_than_are_kept_in_memory(
     later: LaterServer, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     """Whoever of the two was away."""
-    monkeypatch.setattr(follow, "OPEN_SESSIONS", 1)
+    monkeypatch.setattr(cache, "OPEN_SESSIONS", 1)
     store = MemoryStore()
     others, ids = of_two()
     later.say(*others, *TOOLS)
@@ -518,7 +530,7 @@ async def test_one_that_was_let_go_while_it_could_not_be_written_is_read_again(
 ) -> None:
     """Nothing more is said of it, so nothing else would tell that it is behind."""
     monkeypatch.setattr(follow, "AGAIN_S", 0.05)
-    monkeypatch.setattr(follow, "OPEN_SESSIONS", 1)
+    monkeypatch.setattr(cache, "OPEN_SESSIONS", 1)
     others, ids = of_two()
     fails = asyncio.Event()
     writing = asyncio.Event()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from session_manager.dispatch import Service
     from session_manager.edge.extras import Extras
-    from session_manager.interop.opencode.follow import Progress
+    from session_manager.interop.opencode.progress import MirrorProgress
 
 
 class _Systems(click.Group):
@@ -91,12 +91,12 @@ def opencode_extras(*, functions: bool, follow: str | None) -> Extras:
     )
 
 
-def _logging(url: str) -> Callable[[Progress], None]:
+def _logging(url: str) -> Callable[[MirrorProgress], None]:
     """Logs what changes for whoever operates a mirror, and not every commit."""
     log = structlog.get_logger("session_manager.opencode")
     before: list[tuple[bool, int]] = []
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: MirrorProgress) -> None:
         now = progress.connected, progress.left_out
         if before and before[-1] == now:
             return

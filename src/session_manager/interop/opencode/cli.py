@@ -23,10 +23,11 @@ from session_manager.clock import SystemClock
 from session_manager.config import DATA_DIR, base_directory
 from session_manager.door import check_metadata
 from session_manager.errors import MalformedRequest, SessionManagerError
-from session_manager.interop.opencode import follow as following
 from session_manager.interop.opencode.client import NotInstalled, Server, ServerFailed
 from session_manager.interop.opencode.exports import Format, as_json, export_log, export_session
+from session_manager.interop.opencode.follow import Mirror
 from session_manager.interop.opencode.functions import ImportedSession, told, write
+from session_manager.interop.opencode.progress import MirrorProgress
 from session_manager.interop.opencode.servers import read_server
 from session_manager.interop.opencode.sessions import Refused, SourceSession
 from session_manager.interop.opencode.sources import find_files, read, read_file
@@ -287,7 +288,7 @@ async def _follow(url: str, store_url: str, added: JsonObject | None, only: set[
     server = Server(url, os.environ.get(PASSWORD))
     shown: list[tuple[bool, int]] = []
 
-    def tell(progress: following.Progress) -> None:
+    def tell(progress: MirrorProgress) -> None:
         now = progress.connected, progress.left_out
         if not shown or shown[-1] != now:
             shown[:] = [now]
@@ -297,7 +298,7 @@ async def _follow(url: str, store_url: str, added: JsonObject | None, only: set[
 
     try:
         async with _opened(_store(store_url)) as store:
-            mirror = following.Mirror(server, StoreTarget(store), added=added, tell=tell, only=only)
+            mirror = Mirror(server, StoreTarget(store), added=added, tell=tell, only=only)
             if once:
                 await mirror.catch_up()
             else:
