@@ -86,9 +86,9 @@ class Bridged(InProcess):
         if self._owns_main:
             await self.main.stop()
 
-    async def build(self, configuration: Configuration) -> Runtime:
+    async def build(self, configuration: Configuration, *, replayed: bool) -> Runtime:
         if configuration.adapter.name != "bridge":
-            return await super().build(configuration)
+            return await super().build(configuration, replayed=replayed)
         self.way = InProcessMain(self.main, hints=self._hints)
         store = BridgeStore(self.way, monotonic=lambda: self.time)
         await store.open()

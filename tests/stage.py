@@ -63,7 +63,7 @@ class InProcess:
     async def fetch(self) -> Any:
         return copy.deepcopy(self.value)
 
-    async def build(self, configuration: Configuration) -> Runtime:
+    async def build(self, configuration: Configuration, *, replayed: bool) -> Runtime:
         name = configuration.adapter.name
         if name == "memory" and self._memory is not None:
             store = self._memory  # so that a restart finds what was there

@@ -66,9 +66,9 @@ def started(url: str, pause: Callable[[float], bool] | None = None) -> Worker:
     return worker
 
 
-def left_by(worker: Worker, home: Path) -> Past:
+def left_in(home: Path) -> Past:
     """What the next worker finds."""
-    ledger = Ledger(home / f"{worker._file}.db")
+    ledger = Ledger(home / "told-session-manager.db")
     past = ledger.open(Told())
     ledger.abandon()
     assert past is not None
@@ -89,7 +89,7 @@ def test_an_orderly_end_is_noted_as_clean_and_leaves_nothing(url: str, home: Pat
     before = threads()
     worker = started(url)
     worker.stop()
-    assert left_by(worker, home).clean
+    assert left_in(home).clean
     assert threads() == before
 
 
@@ -142,7 +142,7 @@ def test_the_steps_behind_one_that_goes_wrong_are_taken_and_the_end_is_not_noted
     worker.stop()
     assert time.monotonic() - began < SOON
     assert taken == [step for step in steps if step != what]
-    assert not left_by(worker, home).clean
+    assert not left_in(home).clean
     asyncio.run(close())
 
 
@@ -188,7 +188,7 @@ def test_what_was_not_delivered_is_in_doubt_for_the_next_worker(
     worker._account._backlog = lambda: asyncio.sleep(0, 1)  # it is never the time to save
     made = subscriber.create()
     worker.stop()
-    assert left_by(worker, home) == Past(clean=False, doubtful=frozenset({made}))
+    assert left_in(home) == Past(clean=False, doubtful=frozenset({made}))
 
 
 def test_what_a_store_tells_while_it_is_closed_is_delivered_before_the_end(
@@ -207,7 +207,7 @@ def test_what_a_store_tells_while_it_is_closed_is_delivered_before_the_end(
     made = subscriber.create()
     worker.stop()
     assert subscriber.heard == [made, "late"]
-    assert left_by(worker, home).clean
+    assert left_in(home).clean
 
 
 def test_an_end_before_all_is_told_again_leaves_the_doubt(
@@ -215,7 +215,7 @@ def test_an_end_before_all_is_told_again_leaves_the_doubt(
 ) -> None:
     worker = started(url)
     worker.stop()
-    ledger = Ledger(home / f"{worker._file}.db")
+    ledger = Ledger(home / "told-session-manager.db")
     ledger.open(Told())
     ledger.begin(Told())
     ledger.write(b'["s",null]\n')
@@ -224,7 +224,7 @@ def test_an_end_before_all_is_told_again_leaves_the_doubt(
     again = Worker(url, "session-manager", None)
     again.start()
     again.stop()
-    assert left_by(worker, home) == Past(clean=False, doubtful=frozenset({"s"}))
+    assert left_in(home) == Past(clean=False, doubtful=frozenset({"s"}))
 
 
 # --- told while it starts ---

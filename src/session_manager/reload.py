@@ -32,8 +32,9 @@ MANY, PAUSE = 2_000, 0.05
 
 
 class Builder(Protocol):
-    async def build(self, configuration: Configuration) -> Runtime:
-        """An open runtime. Raises when the configuration cannot be put into force."""
+    async def build(self, configuration: Configuration, *, replayed: bool) -> Runtime:
+        """An open runtime. `replayed`: subscribers will be told all that its store holds. Raises when the configuration
+        cannot be put into force."""
 
 
 class Configurator:
@@ -52,7 +53,7 @@ class Configurator:
     async def start(self) -> Runtime:
         """The first runtime. Raises when the configuration cannot be fetched, understood or put into force."""
         self._configuration = parse(await self._fetch())
-        return await self._builder.build(self._configuration)
+        return await self._builder.build(self._configuration, replayed=False)
 
     async def reload(self) -> None:
         """Fetches the configuration and puts it into force. One at a time, and each fetches anew, so that changes that
@@ -76,7 +77,7 @@ class Configurator:
         """None where the store in use will do. Raises when the configuration cannot be put into force."""
         if await adjusted(now.store, self._configuration.adapter, configuration.adapter):
             return None
-        return await self._builder.build(configuration)
+        return await self._builder.build(configuration, replayed=True)
 
     def _apply(self, configuration: Configuration) -> None:
         self._configuration = configuration

@@ -7,7 +7,7 @@ import concurrent.futures
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import structlog
@@ -16,17 +16,13 @@ from session_manager.bindings import TRIGGER_TYPES, Binding, BindingTable
 from session_manager.clock import RandomIds, SystemClock
 from session_manager.config import (
     DATA_DIR,
-    BridgeAdapter,
-    BridgeConfig,
-    Configuration,
     InvalidConfiguration,
     base_directory,
 )
 from session_manager.delivery import Delivery, Parcel
-from session_manager.dispatch import Runtime, Service
+from session_manager.dispatch import Service
 from session_manager.edge.absence import Absence
 from session_manager.edge.account import Account
-from session_manager.edge.addresses import same_engine
 from session_manager.edge.client import (
     PASSING,
     Client,
@@ -34,7 +30,6 @@ from session_manager.edge.client import (
     InvocationError,
     NameTaken,
     Pause,
-    address,
     probe,
     sleep,
     wait,
@@ -42,19 +37,15 @@ from session_manager.edge.client import (
 from session_manager.edge.configuration import ConfigurationEntry, Unavailable
 from session_manager.edge.extras import ExtraFunction, Extras
 from session_manager.edge.ownership import check_free, check_ours
+from session_manager.edge.runtimes import Runtimes
 from session_manager.edge.subscriptions import Subscriptions
-from session_manager.errors import SessionManagerError, StorageError, Unready
+from session_manager.errors import StorageError, Unready
 from session_manager.functions import FUNCTIONS, Function
 from session_manager.hub import Hub
 from session_manager.model import JsonObject
-from session_manager.paging import Limits
 from session_manager.reload import Configurator
 from session_manager.schema import function_schema, trigger_schema
 from session_manager.store import Store
-from session_manager.stores import LOCAL
-
-if TYPE_CHECKING:
-    from session_manager.edge.bridge import Bridge
 
 log = structlog.get_logger("session_manager.worker")
 
@@ -87,12 +78,11 @@ class Worker:
         self._absence = Absence()
         self._delivery = Delivery(self._send)
         self._hub = Hub(self._bindings, self._post)
-        self._files = base_directory() / DATA_DIR
-        self._file = f"told-{quote(name, safe='')}"
-        self._account = Account(self._hub, self._files / f"{self._file}.db", self._backlog)
+        files, file = base_directory() / DATA_DIR, f"told-{quote(name, safe='')}"
+        self._account = Account(self._hub, files / f"{file}.db", self._backlog)
+        self._runtimes = Runtimes(url, name, self._account, files / f"{file}.intents")
         self._closing = False
         self._serving = asyncio.Event()
-        self._bridge: Bridge | None = None
 
     # --- start ---
 
@@ -137,7 +127,8 @@ class Worker:
         await self._account.open()
         try:
             await self._entry.register()
-            self._configurator = Configurator(self._entry.fetch, self, self._account.publish_locally, self._backlog)
+            publish = self._account.publish_locally
+            self._configurator = Configurator(self._entry.fetch, self._runtimes, publish, self._backlog)
             runtime = await self._configurator.start()
         except InvocationError as error:
             kind = EngineError if error.code in PASSING else InvalidConfiguration
@@ -158,38 +149,9 @@ class Worker:
         except (Unavailable, InvalidConfiguration) as error:
             log.warning("the configuration cannot be read again; what was read at first stays", error=str(error))
 
-    async def build(self, configuration: Configuration) -> Runtime:
-        adapter = configuration.adapter
-        if isinstance(adapter, BridgeAdapter):
-            return await self._build_bridge(adapter.config, configuration.limits)
-        store = LOCAL[adapter.name](adapter.config, base_directory())
-        await store.open()
-        self._bridge = None
-        return Runtime(
-            store, self._account.publish, configuration.limits, self._account.expect, announced=self._account.told_all
-        )
-
     def _own_store(self) -> Store | None:
-        return self._service.runtime.store if self._bridge is None else None
-
-    async def _build_bridge(self, config: BridgeConfig, limits: Limits) -> Runtime:
-        try:
-            address(config.url)
-        except EngineError as error:
-            raise InvalidConfiguration(f"adapter.config.url: {error}") from None
-        if await same_engine(config.url, self._url):
-            raise InvalidConfiguration("adapter.config.url: a bridge cannot lead to the engine that it is on")
-        from session_manager.edge.bridge import Bridge
-
-        bridge = Bridge(config, self._name, self._account, self._files / f"{self._file}.intents")
-        try:
-            await bridge.open(replayed=self._serving.is_set())
-        except StorageError as error:
-            raise Unready(error.why) from error
-        self._bridge = bridge
-        return Runtime(
-            bridge.store, bridge.publish, limits, self._account.expect, owns_store=False, announced=bridge.announced
-        )
+        runtime = self._service.runtime
+        return runtime.store if runtime.owns_store else None
 
     def _register_functions(self, calls: Client) -> None:
         """Before the connection opens, so that whoever waits for the worker's name finds its functions; calls that
@@ -239,20 +201,22 @@ class Worker:
 
     def _handler(self, function: Function) -> Any:
         async def handle(data: Any) -> Any:
-            if self._closing:
-                raise SessionManagerError("session/storage: the worker is shutting down; try again")
+            await self._may_serve()
             if type(data) is dict:
                 data.pop("_caller_worker_id", None)
-            await self._serving.wait()
             return await self._service.answer(function, data)
 
         return handle
 
     async def _answer_extra(self, extra: ExtraFunction, data: Any) -> Any:
-        if self._closing:
-            raise SessionManagerError("session/storage: the worker is shutting down; try again")
-        await self._serving.wait()
+        await self._may_serve()
         return await extra.answer(self._service, data)
+
+    async def _may_serve(self) -> None:
+        """Raises StorageError for what comes too late."""
+        if self._closing:
+            raise StorageError("the worker is shutting down; try again")
+        await self._serving.wait()
 
     # --- events ---
 
