@@ -117,7 +117,8 @@ def binding(
         door.check(config)
         read = msgspec.convert({} if config is None else config, _CONFIGS[trigger_type])
     except (msgspec.ValidationError, MalformedRequest) as error:
-        raise MalformedRequest(f"the configuration of a {trigger_type} trigger: {error}") from None
+        wrong = error if isinstance(error, MalformedRequest) else MalformedRequest.of(error)
+        raise MalformedRequest(f"the configuration of a {trigger_type} trigger: {wrong.why}") from None
     roles = getattr(read, "roles", None)
     return Binding(
         id_,

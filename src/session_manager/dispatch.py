@@ -181,5 +181,5 @@ async def read(of: type[Struct], payload: Any) -> Struct:
     try:
         request = msgspec.convert(payload, of)
     except msgspec.ValidationError as error:
-        raise MalformedRequest(str(error)) from None
+        raise MalformedRequest.of(error) from None
     return await bulk.lightened(request, long_texts=walk.long_texts) if walk.heavy else request

@@ -16,6 +16,13 @@ class MalformedRequest(SessionManagerError):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"malformed request: {why}")
+        self.why = why
+
+    @classmethod
+    def of(cls, error: Exception) -> MalformedRequest:
+        """What msgspec found, its `$.message.role` written `message.role` as everywhere else."""
+        why, at, field = str(error).rpartition(" - at `$")
+        return cls(why + at[:-1] + field.removeprefix("."))
 
 
 class CodedError(SessionManagerError):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from session_manager import door
+from session_manager.bindings import binding
 from session_manager.errors import MalformedRequest
 from session_manager.functions import FUNCTIONS
 from session_manager.hub import Hub
@@ -325,3 +326,39 @@ async def test_limits_are_enforced_with_errors_that_name_the_field(
     assert await stage.call("session::messages", {"session_id": "s"}) == {"messages": []}
     await stage.call("session::append-many", {"session_id": "s", "messages": several[:3]})
     await stage.call("session::append", {"session_id": "s", "entry_id": "i" * 300, "message": user("x")})
+
+
+TEXT = "message.content[0].text"
+
+
+@pytest.mark.parametrize(
+    ("function", "payload", "field"),
+    [
+        ("list", {"limit": "x"}, "limit"),
+        ("list", {"limit": 2**64}, "limit"),
+        ("append", {"session_id": "s", "message": {**user("x"), "role": "a - at `$.role`"}}, "message.role"),
+        ("append", {"session_id": "s", "message": {**user("x"), "content": [{"type": "text", "text": 5}]}}, TEXT),
+        (
+            "append",
+            {"session_id": "s", "message": {**user("x"), "content": [{"type": "text", "text": "\ud800"}]}},
+            TEXT,
+        ),
+        ("append-many", {"session_id": "s", "messages": [user("x"), {"role": "user"}]}, "messages[1]"),
+    ],
+)
+async def test_a_field_is_named_in_one_way_whoever_finds_that_it_is_wrong(
+    stage: InProcess, function: str, payload: Any, field: str
+) -> None:
+    with pytest.raises(MalformedRequest) as refused:
+        await stage.service.call(f"session::{function}", payload)
+    assert str(refused.value).endswith(f" - at `{field}`")
+
+
+@pytest.mark.parametrize(("config", "field"), [({"session_id": 5}, "session_id"), ({"roles": "\ud800"}, "roles")])
+def test_the_field_of_a_binding_is_named_in_the_same_way(config: Any, field: str) -> None:
+    with pytest.raises(MalformedRequest) as refused:
+        binding("b", "session::message-added", "f", config)
+    said = str(refused.value)
+    assert said.startswith("malformed request: the configuration of a session::message-added trigger: ")
+    assert said.endswith(f" - at `{field}`")
+    assert said.count("malformed request") == 1

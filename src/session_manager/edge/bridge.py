@@ -220,7 +220,7 @@ class Bridge:
         try:
             emission = open_envelope(_read_envelope(data))
         except msgspec.ValidationError as error:
-            raise MalformedRequest(str(error)) from None
+            raise MalformedRequest.of(error) from None
         if emission is not None:
             self._hear(emission)
         return {"ok": True}

@@ -127,7 +127,7 @@ class WorkerFunction(Struct, frozen=True):
         try:
             request = msgspec.convert(payload, self.request)
         except msgspec.ValidationError as error:
-            raise MalformedRequest(str(error)) from None
+            raise MalformedRequest.of(error) from None
         return await self.handler(target, request)
 
 
