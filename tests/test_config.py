@@ -117,10 +117,10 @@ def test_the_manifest_file_of_the_worker_can_be_the_seed() -> None:
     assert seed(Path(__file__).parent.parent / "iii.worker.toml") == Configuration().value()
 
 
-@pytest.mark.parametrize("text", ["adapter: [", "unknown: 1", "\x00", "default_list_limit: -3"])
+@pytest.mark.parametrize("text", ["adapter: [", "unknown: 1", "\x00", "default_list_limit: -3", "[" * 5000, "\ud800"])
 def test_a_seed_that_cannot_be_used_is_passed_over(tmp_path: Path, text: str) -> None:
     file = tmp_path / "seed.yaml"
-    file.write_text(text)
+    file.write_text(text, encoding="utf-8", errors="surrogatepass")
     assert seed(file) is None
     assert seed(tmp_path / "missing.yaml") is None
 

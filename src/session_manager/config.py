@@ -183,7 +183,7 @@ def seed(path: Path, environ: Mapping[str, str] = os.environ) -> JsonObject | No
         text = expand(path.read_text(encoding="utf-8"), environ)
         value = tomllib.loads(text).get("config", {}) if path.suffix == ".toml" else yaml.safe_load(text)
         parse(value)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError, InvalidConfiguration) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError, InvalidConfiguration) as error:
         log.warning("the seed configuration is not used", file=path.name, error=str(error))
         return None
     return value or {}

@@ -16,12 +16,12 @@ import pytest
 from click.testing import CliRunner, Result
 from jsonschema import Draft7Validator
 
+from session_manager.cli import main
 from session_manager.clock import RandomIds, SystemClock
 from session_manager.dispatch import Runtime, Service
 from session_manager.errors import InvalidRequest, MalformedRequest, SessionNotFound
 from session_manager.events import Emission
 from session_manager.functions import FUNCTIONS as SESSION_FUNCTIONS
-from session_manager.interop.opencode.cli import export_opencode, follow_opencode, import_opencode
 from session_manager.interop.opencode.functions import FUNCTIONS
 from session_manager.interop.opencode.targets import ServiceTarget
 from session_manager.model import SessionMeta
@@ -41,10 +41,10 @@ class Shell:
         self.url = f"sqlite:{folder / 'store.db'}"
 
     def import_(self, *arguments: str, stdin: bytes | None = None) -> Result:
-        return CliRunner().invoke(import_opencode, [*arguments, "--store", self.url], input=stdin)
+        return CliRunner().invoke(main, ["import", "opencode", *arguments, "--store", self.url], input=stdin)
 
     def export(self, *arguments: str) -> Result:
-        return CliRunner().invoke(export_opencode, [*arguments, "--store", self.url])
+        return CliRunner().invoke(main, ["export", "opencode", *arguments, "--store", self.url])
 
     def metas(self) -> list[SessionMeta]:
         async def read() -> list[SessionMeta]:
@@ -181,7 +181,7 @@ def test_what_cannot_be_done_is_said(shell: Shell, arguments: list[str], why: st
 def test_an_unknown_session_and_store_are_said(shell: Shell) -> None:
     shell.import_(str(TOOLS))
     assert "no session" in shell.export("ses_nobody").output
-    result = CliRunner().invoke(export_opencode, ["ses_1", "--store", "paper:drawer"])
+    result = CliRunner().invoke(main, ["export", "opencode", "ses_1", "--store", "paper:drawer"])
     assert result.exit_code == 2
     assert "names no store" in result.output
 
@@ -201,7 +201,7 @@ def test_a_server_that_is_not_there_is_said(shell: Shell) -> None:
     result = shell.import_("http://127.0.0.1:9")
     assert result.exit_code == 1
     assert "http://127.0.0.1:9" in result.output
-    once = CliRunner().invoke(follow_opencode, ["http://127.0.0.1:9", "--once", "--store", shell.url])
+    once = CliRunner().invoke(main, ["follow", "opencode", "http://127.0.0.1:9", "--once", "--store", shell.url])
     assert once.exit_code == 1
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
 from session_manager import __version__
-from session_manager.cli import light  # noqa: F401 # before the commands
+from session_manager.cli import light  # before the commands
+from session_manager.terminal import fail, reason
+
+with light.plain():
+    from session_manager import logs
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "serve"),
@@ -29,6 +36,18 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 class _Commands(click.Group):
     """Imports a command when it is asked for: a worker that starts has no use for the others."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """What the system refuses (a full disk behind stdout, a directory that cannot be read) is told in one line."""
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            try:
+                sys.stdout.flush()
+            except OSError:
+                with suppress(OSError):
+                    sys.stdout.close()  # else Python tries again at its end, and the exit status is its own
+            fail(reason(error))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -55,6 +74,7 @@ def main(context: click.Context, url: str | None, seed: Path | None, show_manife
     Start with `session-manager dev`: it runs an engine and the worker on this machine and tells what to try next.
     Shell completion: eval "$(_SESSION_MANAGER_COMPLETE=bash_source session-manager)" (or zsh_source, fish_source).
     """
+    logs.configure("error")  # on stderr; the commands that go on and on set it up anew
     if show_manifest:
         context.invoke(command("manifest"), write=False, check=False, json_=True)
         context.exit()

@@ -6,10 +6,10 @@ import json
 
 import click
 
-from session_manager import logs
 from session_manager.cli import light
-from session_manager.cli.options import Seconds, arguments, fail, url_option
+from session_manager.cli.options import Seconds, arguments, url_option
 from session_manager.errors import MalformedRequest
+from session_manager.terminal import fail
 
 
 def _named(_: click.Context, __: click.Parameter, namespace: str) -> str:
@@ -58,7 +58,6 @@ def call(
         from session_manager.edge.client import EngineError, InvocationError
         from session_manager.edge.visitor import visit
 
-    logs.configure("error")
     try:
         payload = arguments(pairs, text)
         with visit(url) as client:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
-from session_manager import logs
+from session_manager import config, logs
 from session_manager.cli import serve
-from session_manager.cli.options import PORT, fail
+from session_manager.cli.options import PORT
+from session_manager.terminal import fail
 
 DATA = Path("data")
 
@@ -48,10 +49,11 @@ def dev(port: int, seed: Path | None) -> None:
     """Run a loopback engine and the worker on it, on SQLite below ./data: everything in one command."""
     from session_manager.dev import EngineThread
 
-    logs.configure("warning", Path("data/session-manager/session-manager.log"))
+    data = config.base_directory() / config.DATA_DIR
+    logs.configure("warning", data / "session-manager.log")
     try:
         with EngineThread(port=port, config_dir=DATA / "engine") as running:
-            ready = _Announce(running.url)
+            ready = _Announce(running.url, data)
             sys.exit(serve.run(running.url, seed, None, ready=ready))
     except OSError as error:
         fail(_why(error, port))
@@ -67,10 +69,10 @@ def _why(error: Exception, port: int) -> str:
 class _Announce(threading.Event):
     """Tells what to try next once the worker is ready."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, data: Path) -> None:
         super().__init__()
-        self._url = url
+        self._url, self._data = url, data
 
     def set(self) -> None:
         super().set()
-        click.echo(NEXT.format(url=self._url, data=Path("data/session-manager").resolve()))
+        click.echo(NEXT.format(url=self._url, data=self._data.resolve()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import structlog
 
-from session_manager.cli.options import fail
+from session_manager.terminal import fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable

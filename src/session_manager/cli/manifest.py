@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from session_manager.cli.options import fail
+from session_manager.terminal import fail
 
 TOML, YAML = Path("iii.worker.toml"), Path("iii.worker.yaml")
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from session_manager import door
-from session_manager.errors import MalformedRequest
-from session_manager.terminal import plain
+from session_manager.terminal import from_json
 
 DEFAULT_URL = "ws://127.0.0.1:49134"
 
@@ -36,35 +33,13 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-def fail(text: str) -> NoReturn:
-    """What went wrong on stderr, in one line as a rule, and exit status 1."""
-    click.echo("session-manager: " + "\n".join(map(plain, text.splitlines())), err=True)
-    sys.exit(1)
-
-
-def labels(text: str | None) -> dict[str, Any] | None:
-    """The value of a `--metadata` option."""
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-        door.check_metadata(value)
-    except ValueError as error:
-        raise click.BadParameter(f"not JSON: {error}", param_hint="--metadata") from None
-    except MalformedRequest as error:
-        raise click.BadParameter(str(error), param_hint="--metadata") from None
-    if not isinstance(value, dict):
-        raise click.BadParameter("must be an object", param_hint="--metadata")
-    return value
-
-
 def arguments(pairs: tuple[str, ...], text: str | None) -> dict[str, Any]:
     """A payload from `k=v` pairs laid over a JSON object. A value that is JSON is taken as such, else as text. Raises
     MalformedRequest for what no engine carries: the call would get no answer."""
     payload: Any = {}
     if text is not None:
         try:
-            payload = json.loads(text)
+            payload = from_json(text)
         except ValueError as error:
             raise click.BadParameter(f"not JSON: {error}", param_hint="--json") from None
         if payload is None:
@@ -76,7 +51,7 @@ def arguments(pairs: tuple[str, ...], text: str | None) -> dict[str, Any]:
         if not equals or not key:
             raise click.BadParameter(f"{pair!r} is not of the form k=v")
         try:
-            payload[key] = json.loads(value)
+            payload[key] = from_json(value)
         except ValueError:
             payload[key] = value
     door.check(payload)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from session_manager.cli.options import fail
+from session_manager.terminal import fail
 
 
 @click.command()

@@ -14,9 +14,10 @@ import structlog
 from session_manager import config, logs
 from session_manager.cli import light
 from session_manager.cli.ending import Ending
-from session_manager.cli.options import Seconds, fail, url_option
+from session_manager.cli.options import Seconds, url_option
 from session_manager.config import InvalidConfiguration
 from session_manager.errors import SessionManagerError
+from session_manager.terminal import fail
 
 if TYPE_CHECKING:
     from session_manager.edge.extras import Extras

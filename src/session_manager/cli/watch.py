@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import threading
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import click
 
-from session_manager import logs
 from session_manager.cli import light
 from session_manager.cli.ending import Ending
-from session_manager.cli.options import fail, labels, url_option
+from session_manager.cli.options import url_option
 from session_manager.events import EVENTS, Created
 from session_manager.model import JsonObject
-from session_manager.terminal import plain
+from session_manager.terminal import fail, labels, plain
 
 ROLES = ["user", "assistant", "function_result", "custom"]
 
@@ -42,22 +39,22 @@ def watch(
         from session_manager.edge.client import EngineError
         from session_manager.edge.visitor import visit
 
-    logs.configure("error")
     wanted = labels(metadata)
     ending = Ending()
-    unread = threading.Event()
+    unread: list[OSError] = []
 
     def show(trigger_type: str, payload: JsonObject) -> None:
         if session_id not in (None, payload["session_id"]):
             return  # created events cannot be filtered by session where they come from
         try:
             click.echo(_line(trigger_type, payload, as_json))
-        except BrokenPipeError:
-            unread.set()
+        except OSError as error:
+            unread.append(error)
             ending.tell()
 
     try:
         with visit(url) as client:
+            client.on_state(_tell)
             for trigger_type in types or sorted(EVENTS):
                 client.subscribe(
                     trigger_type,
@@ -68,8 +65,16 @@ def watch(
             ending.wait()
     except EngineError as error:
         fail(str(error))
-    if unread.is_set():
-        raise BrokenPipeError(errno.EPIPE, "nobody reads any more")  # click ends quietly at this
+    if unread:
+        raise unread[0]  # a pipe that nobody reads any more ends it quietly
+
+
+def _tell(state: str) -> None:
+    """What becomes of the connection."""
+    if state == "reconnecting":
+        click.echo("the engine is gone; waiting for it", err=True)
+    elif state == "connected":
+        click.echo("watching again; what happened meanwhile is not shown", err=True)
 
 
 def _config(trigger_type: str, session_id: str | None, roles: tuple[str, ...], metadata: Any) -> JsonObject:

@@ -21,8 +21,7 @@ from rich.table import Table
 
 from session_manager.clock import SystemClock
 from session_manager.config import DATA_DIR, base_directory
-from session_manager.door import check_metadata
-from session_manager.errors import MalformedRequest, SessionManagerError
+from session_manager.errors import SessionManagerError
 from session_manager.interop.opencode.client import NotInstalled, Server, ServerFailed
 from session_manager.interop.opencode.exports import Format, as_json, export_log, export_session
 from session_manager.interop.opencode.follow import Mirror
@@ -35,7 +34,7 @@ from session_manager.interop.opencode.targets import DryRun, StoreTarget, Target
 from session_manager.model import JsonObject
 from session_manager.store import Store
 from session_manager.stores import NoStore, open_source, open_store
-from session_manager.terminal import plain
+from session_manager.terminal import fail, labels, plain
 
 PASSWORD = "OPENCODE_SERVER_PASSWORD"  # noqa: S105 # the name of a variable
 """The variable that OpenCode itself reads a server's password from."""
@@ -86,7 +85,7 @@ def import_opencode(
 
     Exit status: 0 when all came in, 1 when any was refused.
     """
-    added = _metadata(metadata)
+    added = labels(metadata)
     with _told():
         outcome = _run(_import(sources, store, added, session, dry_run=dry_run, quiet=as_json_))
     if as_json_:
@@ -130,10 +129,9 @@ def export_opencode(session: str, form: str, output: Path, store: str, as_json_:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
     else:
-        with _told():
-            temporary = output.with_name(f".{output.name}.part")
-            temporary.write_bytes(data)
-            temporary.replace(output)
+        temporary = output.with_name(f".{output.name}.part")
+        temporary.write_bytes(data)
+        temporary.replace(output)
     if as_json_:
         click.echo(json.dumps(summary, indent=2))
     else:
@@ -152,7 +150,7 @@ def follow_opencode(url: str, store: str, metadata: str | None, only: tuple[str,
 
     The mirror goes on where it was when either side was away. OPENCODE_SERVER_PASSWORD names the server's password.
     """
-    added = _metadata(metadata)
+    added = labels(metadata)
     with _told():
         _run(_follow(url, store, added, set(only) or None, once=once))
 
@@ -359,22 +357,6 @@ def _bar(quiet: bool) -> Progress:
     )
 
 
-def _metadata(text: str | None) -> JsonObject | None:
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise click.BadParameter(f"not JSON: {error}", param_hint="--metadata") from None
-    if not isinstance(value, dict):
-        raise click.BadParameter("must be an object", param_hint="--metadata")
-    try:
-        check_metadata(value)
-    except MalformedRequest as error:
-        raise click.BadParameter(str(error), param_hint="--metadata") from None
-    return value
-
-
 def _run(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(work)
 
@@ -384,6 +366,5 @@ def _told() -> Iterator[None]:
     """Errors as one line on stderr, and exit status 1."""
     try:
         yield
-    except (SessionManagerError, ServerFailed, NotInstalled, OSError) as error:
-        click.echo(f"session-manager: {plain(str(error))}", err=True)
-        sys.exit(1)
+    except (SessionManagerError, ServerFailed, NotInstalled) as error:
+        fail(str(error))
