@@ -454,14 +454,25 @@ def test_the_command_reports_as_json(old: Path) -> None:
         ("fs:old", "csv:new", 2, "names no store"),
         ("fs:old", "memory:", 2, "bridge:ws://HOST:PORT"),
         ("fs:old", "fs:", 2, "names no file or directory"),
-        ("fs:old", "fs:./old", 1, "in use"),
-        ("sqlite:old/con.jsonl", "fs:new", 1, "session/storage"),
+        ("fs:old", "fs:./old", 2, "the source is the target"),
+        ("fs:old", "fs:link", 2, "the source is the target"),
+        ("fs:loop", "fs:new", 1, "a link that leads to itself"),
+        ("sqlite:empty", "fs:new", 2, "there is nothing in empty"),
+        ("sqlite:old/con.jsonl", "fs:new", 1, "sqlite:old/con.jsonl: session/storage"),
+        ("fs:old", "sqlite:old/con.jsonl", 1, "sqlite:old/con.jsonl: session/storage"),
+        ("fs:old", "sqlite:old/con.jsonl/x.db", 1, "sqlite:old/con.jsonl/x.db: session/storage: the database failed"),
+        ("fs:empty", "sqlite:new.db", 1, "fs:empty: session/storage: the data directory failed (Not a directory)"),
+        ("fs:" + "x" * 5000, "sqlite:new.db", 1, "File name too long"),
     ],
 )
 def test_a_store_that_cannot_be_opened_is_told_and_nothing_is_made(
     old: Path, source: str, target: str, status: int, text: str
 ) -> None:
+    (old.parent / "link").symlink_to(old)
+    (old.parent / "loop").symlink_to("loop")
+    (old.parent / "empty").touch()
     got, _, err = invoke("--from", source, "--to", target)
     assert (got, text in err) == (status, True), err
+    assert (old.parent / "empty").stat().st_size == 0
     assert not (old.parent / "none").exists()
     assert not (old.parent / "none.db").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -166,3 +167,65 @@ def test_a_manifest_that_is_not_as_its_source_says_is_found(tmp_path: Path, monk
     assert run("manifest", "--check").exit_code == 1
     assert run("manifest", "--write").exit_code == 0
     assert run("manifest", "--check").exit_code == 0
+
+
+def test_a_value_that_nests_too_deeply_to_be_read_is_refused_like_any_other() -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    for result in (run("call", "f", f"x={deep}"), run("call", "f", "--json", deep)):
+        assert (result.exit_code, result.stderr) == (
+            1,
+            "session-manager: malformed request: values may nest at most 96 levels deep\n",
+        )
+    for args in (("watch",), ("import", "opencode", "x.json"), ("follow", "opencode", "http://127.0.0.1:1")):
+        result = run(*args, "--metadata", deep)
+        assert (result.exit_code, "values may nest at most 96 levels deep" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize("args", [("--help",), ("manifest",), ("schemas",), ("check", "fs:.")])
+def test_a_full_disk_behind_stdout_is_one_line_and_exit_status_1(
+    args: tuple[str, ...], buffered: str, tmp_path: Path
+) -> None:
+    environment = clean_environment(PYTHONUNBUFFERED=buffered)
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, *args], stdout=full, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+        )
+    assert (done.returncode, done.stderr) == (1, "session-manager: No space left on device\n")
+
+
+def test_what_is_logged_never_gets_among_what_is_printed(tmp_path: Path) -> None:
+    source = Path(__file__).parent.parent / "interop" / "data" / "samples" / "v1_tools" / "export.json"
+    store = f"fs:{tmp_path / 'store'}"
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "odd.jsonl").write_text("odd\n")
+    for args in (("import", "opencode", str(source), "--json"), ("export", "opencode", "odd")):
+        result = run(*args, "--store", store)
+        assert "odd.jsonl" not in result.stdout
+    assert json.loads(run("import", "opencode", str(source), "--json", "--store", store).stdout)["refused"] == []
+
+
+@pytest.mark.parametrize("json_", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("store", "why"),
+    [
+        ("sqlite:none.db", "there is no such database"),
+        ("sqlite:pipe", "this is no file"),
+        ("sqlite:.", "this is no file"),
+        ("sqlite:loop", "the path is a link that leads to itself"),
+        ("fs:loop", "the path is a link that leads to itself"),
+        ("sqlite:" + "x" * 5000, "File name too long"),
+        ("none.db", "this names no store that can be looked at; use sqlite:FILE or fs:DIR"),
+    ],
+)
+def test_a_store_that_cannot_be_looked_at_is_named_with_the_reason(
+    store: str, why: str, json_: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("loop").symlink_to("loop")
+    for repair in ((), ("--repair",)):
+        result = run("check", store, *json_, *repair)
+        told = json.loads(result.stdout) if json_ else {"store": store, "error": result.stderr.rstrip()}
+        assert (result.exit_code, told["store"], why in told["error"]) == (2, store, True)
+        assert json_ or told["error"].startswith(f"session-manager: {store}: ")

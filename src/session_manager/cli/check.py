@@ -10,9 +10,10 @@ from collections import Counter
 import click
 import msgspec
 
-from session_manager import config, logs
+from session_manager import config
 from session_manager.clock import RandomIds, SystemClock
 from session_manager.errors import StorageError
+from session_manager.terminal import plain, reason
 
 SHOWN = 10
 """Findings of one kind that the table shows one by one."""
@@ -34,17 +35,17 @@ def check(store: str | None, as_json: bool, repair: bool, stuck_after: int) -> N
     from session_manager.doctor.check import check as check_store
     from session_manager.doctor.findings import KINDS
 
-    logs.configure("error")
     url = store or f"sqlite:{config.base_directory() / config.SqliteConfig().path}"
     try:
         report = asyncio.run(
             check_store(url, SystemClock(), RandomIds(), repair=repair, stuck=max(0, stuck_after) * 60_000)
         )
-    except (StorageError, ValueError, OSError) as error:
+    except (StorageError, OSError, ValueError) as error:
+        why = reason(error) if isinstance(error, OSError) else str(error)
         if as_json:
-            click.echo(json.dumps({"store": url, "error": str(error)}))
-            sys.exit(2)
-        click.echo(f"session-manager: {error}", err=True)
+            click.echo(json.dumps({"store": url, "error": why}))
+        else:
+            click.echo(plain(f"session-manager: {url}: {why}"), err=True)
         sys.exit(2)
     if as_json:
         click.echo(json.dumps({**msgspec.to_builtins(report), "healthy": report.healthy}, indent=2, ensure_ascii=False))

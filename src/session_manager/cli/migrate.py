@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from session_manager import logs
-from session_manager.cli.options import fail
 from session_manager.errors import SessionManagerError
 from session_manager.migrate import Report, as_json, migrate
 from session_manager.store import Store
 from session_manager.stores import open_source, open_store
-from session_manager.terminal import plain
+from session_manager.stores.directories import place
+from session_manager.terminal import fail, plain
 
 NOT_COMPLETE, UNREADABLE_LINES, INTERRUPTED = 1, 3, 130
 """Exit statuses besides 0, and 2 for a wrong command line."""
@@ -44,11 +44,11 @@ def command(source: str, target: str, overwrite: bool, json_: bool) -> None:
     \b
     session-manager migrate --from fs:data/session-manager --to sqlite:data/session-manager/sessions.db
     """
-    logs.configure("error")
-    if source == target:
-        raise click.UsageError("the source is the target")
     try:
-        report = asyncio.run(_migrate(_opened(source, open_source), _opened(target, open_store), overwrite))
+        if _place(source) == _place(target):
+            raise click.UsageError("the source is the target")
+        stores = _named(source, open_source), _named(target, open_store)
+        report = asyncio.run(_migrate(source, target, *stores, overwrite))
     except KeyboardInterrupt:
         click.echo("session-manager: interrupted; run it again to continue", err=True)
         sys.exit(INTERRUPTED)
@@ -58,7 +58,14 @@ def command(source: str, target: str, overwrite: bool, json_: bool) -> None:
     sys.exit(NOT_COMPLETE if not report.complete else UNREADABLE_LINES if report.notices else 0)
 
 
-def _opened(url: str, local: Callable[[str, Path], Store]) -> Store:
+def _place(url: str) -> tuple[str, str]:
+    """What is one for all names of a file or directory."""
+    scheme, _, rest = url.partition(":")
+    return scheme, rest if scheme == "bridge" else str(place(Path.cwd(), rest))
+
+
+def _named(url: str, local: Callable[[str, Path], Store]) -> Store:
+    """The store, not yet open."""
     scheme, _, rest = url.partition(":")
     if scheme == "bridge":
         from session_manager.edge.bridge import bridge_store
@@ -72,19 +79,25 @@ def _opened(url: str, local: Callable[[str, Path], Store]) -> Store:
         raise click.UsageError(str(error)) from None
 
 
-async def _migrate(source: Store, target: Store, overwrite: bool) -> Report:
-    await source.open()
-    try:
-        await target.open()
+async def _migrate(source_url: str, target_url: str, source: Store, target: Store, overwrite: bool) -> Report:
+    async with _opened(source_url, source), _opened(target_url, target):
         try:
             with _Bar() as bar:
                 return await migrate(source, target, bar.show, overwrite=overwrite)
         except SessionManagerError as error:
             fail(f"{error}; run it again to continue")
-        finally:
-            await target.close()
+
+
+@asynccontextmanager
+async def _opened(url: str, store: Store) -> AsyncIterator[None]:
+    try:
+        await store.open()
+    except SessionManagerError as error:
+        fail(f"{url}: {error}")
+    try:
+        yield
     finally:
-        await source.close()
+        await store.close()
 
 
 class _Bar(Progress):

@@ -75,6 +75,8 @@ class _Database:
 
     @classmethod
     async def opened(cls, path: Path, *, repair: bool) -> _Database:
+        if path.exists() and not path.is_file():  # noqa: ASYNC240 # nobody else is waiting here
+            raise StorageError("this is no file")
         if not repair:
             return cls(path, None)
         Inspection(path).close()  # nothing is done to what is no such database
@@ -259,7 +261,7 @@ async def _bed(url: str, *, repair: bool) -> _Bed:
         return await _Database.opened(_path(rest), repair=repair)
     if scheme == "fs" and rest:
         return await _Directory.opened(_path(rest), repair=repair)
-    raise ValueError(f"{url!r} names no store that can be looked at; use sqlite:FILE or fs:DIR")
+    raise ValueError("this names no store that can be looked at; use sqlite:FILE or fs:DIR")
 
 
 async def _commit(store: Store, changes: list[Change]) -> None:
@@ -268,7 +270,7 @@ async def _commit(store: Store, changes: list[Change]) -> None:
 
 
 def _path(rest: str) -> Path:
-    return place(Path.cwd(), rest).resolve()
+    return place(Path.cwd(), rest)
 
 
 def _beside(path: Path) -> Path:

@@ -54,8 +54,11 @@ def open_source(url: str, base: Path) -> Store:
     """The same for a store that is only read. Raises NoStore where there is none."""
     scheme, adapter = _adapter(url)
     path = url.partition(":")[2]
-    if scheme != "memory" and not place(base, path).exists():
+    found = place(base, path)
+    if scheme != "memory" and not found.exists():
         raise NoStore(f"there is no {path}")
+    if scheme == "sqlite" and found.is_file() and found.stat().st_size == 0:
+        raise NoStore(f"there is nothing in {path}")  # to open it would make a database of it
     if scheme == "fs":
         return _fs(adapter.config, base, read_only=True)
     return LOCAL[scheme](adapter.config, base)

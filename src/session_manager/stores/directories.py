@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,11 +10,16 @@ from session_manager.errors import StorageError
 
 
 def place(base: Path, given: str) -> Path:
-    """The path that a setting or a command names. Raises StorageError for the home of somebody who has none."""
+    """The path that a setting or a command names, without links. Raises StorageError for the home of somebody who has
+    none, and for a link that leads to itself."""
     try:
-        return base / Path(given).expanduser()
+        named = base / Path(given).expanduser()
     except RuntimeError:
         raise StorageError("there is no home directory for the `~` of the path") from None
+    try:
+        return named.resolve()
+    except RuntimeError:  # an OSError when it is opened, from Python 3.13 on
+        raise StorageError("the path is a link that leads to itself") from None
 
 
 def prepare_directory(directory: Path) -> None:
@@ -21,7 +27,10 @@ def prepare_directory(directory: Path) -> None:
     if directory.is_dir():
         return
     prepare_directory(directory.parent)
-    directory.mkdir(mode=0o700, exist_ok=True)
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from None
     sync_directory(directory.parent)
 
 
