@@ -28,7 +28,7 @@ Backlog = Callable[[], Awaitable[int]]
 """How many events wait in the longest queue to a subscriber."""
 
 MANY, PAUSE = 2_000, 0.05
-"""A replay pauses for so many seconds while more events than these wait."""
+"""A replay waits while a subscriber has more than so many events before it; it looks again after the pause."""
 
 
 class Builder(Protocol):
@@ -129,8 +129,13 @@ async def replay(store: Store, known: Sequence[SessionMeta], publish: Publish, b
         except (SessionManagerError, msgspec.MsgspecError) as error:
             log.error("subscribers are not told of a session", session_id=meta.session_id, error=str(error))
         await asyncio.sleep(0)  # a long replay lets other calls through
-        while await backlog() > MANY:  # noqa: ASYNC110 # the queues may be another loop's
-            await asyncio.sleep(PAUSE)
+        await room(backlog)
+
+
+async def room(backlog: Backlog) -> None:
+    """Waits until a replay may go on."""
+    while await backlog() > MANY:  # noqa: ASYNC110 # the queues may be another loop's
+        await asyncio.sleep(PAUSE)
 
 
 async def _events(store: Store, meta: SessionMeta) -> list[Emission]:

@@ -68,7 +68,7 @@ def _named(url: str, local: Callable[[str, Path], Store]) -> Store:
     """The store, not yet open."""
     scheme, _, rest = url.partition(":")
     if scheme == "bridge":
-        from session_manager.edge.bridge import bridge_store
+        from session_manager.edge.way import bridge_store
 
         return bridge_store(rest)
     if scheme not in ("fs", "sqlite"):

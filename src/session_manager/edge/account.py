@@ -20,6 +20,7 @@ from session_manager.events import Emission
 from session_manager.hub import Hub
 from session_manager.ledger import Ledger, Past
 from session_manager.model import SessionMeta
+from session_manager.reload import room
 from session_manager.store import ListQuery, Store
 from session_manager.stores.threads import WorkThread
 
@@ -34,9 +35,6 @@ FAR_BACK = 5_000
 
 PATIENCE = 1.0
 """Seconds that events wait for the file; then they leave without, for a disk must not stop them."""
-
-BACKLOG, PAUSE = 2_000, 0.05
-"""A replay waits while a subscriber has more than so many deliveries before it; it looks again after the pause."""
 
 
 class Account:
@@ -137,10 +135,9 @@ class Account:
             self._let_out()
 
     async def room(self) -> None:
-        """Waits until a replay may go on."""
+        """Waits until the bindings are there and a replay may go on."""
         await self._ready.wait()
-        while await self._backlog() > BACKLOG:  # noqa: ASYNC110 # the queues are another loop's
-            await asyncio.sleep(PAUSE)
+        await room(self._backlog)
 
     async def keep(self, own: Callable[[], Store | None]) -> None:
         """Tells what a worker that was killed may not have told any more of a store of its own, which `own` gives;
