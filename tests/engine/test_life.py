@@ -119,7 +119,7 @@ INCURABLE: dict[str, tuple[Any, str]] = {
     "a directory instead of a file": (SQLITE, "session/storage: the database failed"),
     "a file instead of a directory": (
         {"adapter": {"name": "fs", "config": {"data_dir": "sessions.db/data"}}},
-        "session/storage: the data directory failed (File exists)",
+        "session/storage: the data directory failed (Not a directory)",
     ),
     "a bridge to no URL": (
         {"adapter": {"name": "bridge", "config": {"url": "over there"}}},

@@ -24,23 +24,37 @@ class FunctionsTaken(EngineError):
 
 def check_free(client: Client, name: str) -> None:
     """Raises FunctionsTaken when another worker than `name` has a function."""
-    _owners(client, name)
+    _refuse_others(_owners(client), name)
 
 
 def check_ours(client: Client, name: str) -> None:
     """Waits until the engine says that `name` has the functions. Raises FunctionsTaken when another has."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        owners = _owners(client, name)
+        owners = _owners(client)
         if all(owners.get(function.id) == name for function in FUNCTIONS):
             return
-        if time.monotonic() > deadline:
+        late = time.monotonic() > deadline
+        _refuse_others({id_: owner for id_, owner in owners.items() if late or not _is_unknown(id_, owner)}, name)
+        if late:
             raise EngineError("the engine does not list the functions that were registered")
         client.wait(0.02)
 
 
-def _owners(client: Client, name: str) -> dict[str, str | None]:
-    """The workers that serve the functions, as the engine tells. Raises FunctionsTaken when one is not `name`."""
+def _is_unknown(function_id: str, owner: str | None) -> bool:
+    """Of a function that was registered a moment ago the engine may not know whose it is, and makes up a name from the
+    beginning of its id."""
+    return owner == function_id.partition("::")[0]
+
+
+def _refuse_others(owners: dict[str, str | None], name: str) -> None:
+    for owner in owners.values():
+        if owner not in (None, name):
+            raise FunctionsTaken(f"the session functions are served by another worker, {owner!r}")
+
+
+def _owners(client: Client) -> dict[str, str | None]:
+    """The workers that serve the functions, as the engine tells."""
     owners: dict[str, str | None] = {}
     for first in range(0, len(FUNCTIONS), ASKED_AT_ONCE):
         some = [function.id for function in FUNCTIONS[first : first + ASKED_AT_ONCE]]
@@ -50,7 +64,4 @@ def _owners(client: Client, name: str) -> dict[str, str | None]:
         except InvocationError as error:
             raise EngineError(f"the engine does not tell who serves the functions: {error}") from None
         owners |= {one["function_id"]: one.get("worker_name") for one in told}
-    for owner in owners.values():
-        if owner not in (None, name):
-            raise FunctionsTaken(f"the session functions are served by another worker, {owner!r}")
     return owners
