@@ -16,9 +16,10 @@ from session_manager.catchup import Told
 from session_manager.dev import EngineThread
 from session_manager.edge import client as client_module
 from session_manager.edge import worker as worker_module
-from session_manager.edge.client import Client, EngineError, GivenUp
+from session_manager.edge.client import Client
 from session_manager.edge.configuration import ConfigurationEntry
-from session_manager.edge.frames import FAREWELL, FRAME_BYTES, Undelivered
+from session_manager.edge.failures import EngineError, GivenUp, Undelivered
+from session_manager.edge.frames import FAREWELL, FRAME_BYTES
 from session_manager.edge.line import Line
 from session_manager.edge.worker import Worker
 from session_manager.events import Created, Emission

@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from session_manager.edge import ownership
-from session_manager.edge.client import Client, EngineError
+from session_manager.edge.client import Client
+from session_manager.edge.failures import EngineError
 from session_manager.edge.ownership import FunctionsTaken, check_free, check_ours
 
 

@@ -18,8 +18,8 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from session_manager.dev import EngineThread, Unkindness
 from session_manager.edge import line as line_module
-from session_manager.edge.client import EngineError, NameTaken
-from session_manager.edge.frames import DISCONNECTED, FRAME_BYTES, MESSAGE_BYTES, Undelivered
+from session_manager.edge.failures import DISCONNECTED, EngineError, NameTaken, Undelivered
+from session_manager.edge.frames import FRAME_BYTES, MESSAGE_BYTES
 from session_manager.edge.line import Line
 from session_manager.errors import MalformedRequest
 from session_manager.model import decode, encode

@@ -55,7 +55,8 @@ def call(
       message='{"role":"user","content":[{"type":"text","text":"hi"}],"timestamp":0}'
     """
     with light.plain():
-        from session_manager.edge.client import EngineError, InvocationError
+        from session_manager.edge.client import InvocationError
+        from session_manager.edge.failures import EngineError
         from session_manager.edge.visitor import visit
 
     try:

@@ -95,16 +95,16 @@ def run(
     use_fast_loop()
     gc.disable()  # what is imported and built here stays: looking through it for garbage would find none
     with light.plain():
-        from session_manager.edge import client, worker
+        from session_manager.edge import environment, failures, worker
 
-    given = client.own_name("session-manager")
+    given = environment.own_name("session-manager")
     try:
         first = None if seed is None else config.seed(seed)
         running = worker.start(url, name or given, first, patience, extras, ending.wait)
-    except client.GivenUp as why:
+    except failures.GivenUp as why:
         log.info("stopped while it waited", reason=str(why))
         return 0
-    except (client.EngineError, InvalidConfiguration, SessionManagerError) as error:
+    except (failures.EngineError, InvalidConfiguration, SessionManagerError) as error:
         fail(str(error))
     finally:
         gc.freeze()

@@ -36,7 +36,7 @@ def watch(
 ) -> None:
     """Print events as they happen, until Ctrl+C. The filters are those of the bindings."""
     with light.plain():
-        from session_manager.edge.client import EngineError
+        from session_manager.edge.failures import EngineError
         from session_manager.edge.visitor import visit
 
     wanted = labels(metadata)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-from session_manager.edge.frames import Undelivered
+from session_manager.edge.failures import Undelivered
 
 HOPE = 60.0
 """Seconds that a subscriber has to come back; longer than the SDKs' longest pause between two attempts."""

@@ -1,4 +1,4 @@
-"""Whether two addresses lead to one engine."""
+"""Addresses of engines, and whether two lead to one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ import asyncio
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from session_manager.edge.client import address
+from session_manager.edge.failures import EngineError
+
+
+def address(url: str) -> tuple[str, int]:
+    """Host and port. Raises EngineError when it is no WebSocket URL."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("ws", "wss") or not parts.hostname:
+        raise EngineError(f"{url!r} is no WebSocket URL")
+    return parts.hostname, port or (443 if parts.scheme == "wss" else 80)
 
 
 async def same_engine(one: str, other: str) -> bool:

@@ -21,7 +21,7 @@ from session_manager.announce import Announcer
 from session_manager.catchup import Foretold
 from session_manager.config import BridgeConfig
 from session_manager.edge.account import Account
-from session_manager.edge.frames import Undelivered
+from session_manager.edge.failures import Undelivered
 from session_manager.edge.line import Line
 from session_manager.edge.way import Way, connect
 from session_manager.errors import MalformedRequest, SessionManagerError, StorageError

@@ -8,26 +8,24 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
-import socket
 import time
 import warnings
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
 
-import structlog
 from iii import InitOptions, InvocationError, RegistrationRejectedError
 from iii.iii_constants import ReconnectionConfig
 from iii.iii_types import InvocationResultMessage
 from iii.invocation_context import current_invocation
 from iii.triggers import TriggerHandler
 
-from session_manager.edge.frames import explained
+from session_manager.edge.environment import go_straight, telemetry
+from session_manager.edge.failures import EngineError, GivenUp, NameTaken, explained
 from session_manager.edge.quick import QuickClient
+from session_manager.edge.waiting import GLANCE, Pause, sleep, wait
 from session_manager.model import JsonObject, decode, encode
 
-log = structlog.get_logger("session_manager.edge")
+__all__ = ["Client", "InvocationError", "TriggerHandler"]  # what of the SDK all others need
 
 Handler = Callable[[Any], Awaitable[Any]]
 
@@ -40,107 +38,8 @@ ANSWER = 10.0
 PASSING = frozenset({"TIMEOUT", "function_not_found", "invocation_stopped", "SHUTDOWN"})
 """Codes of an InvocationError of which nobody is to blame who was called: the same call may succeed later."""
 
-__all__ = ["Client", "EngineError", "InvocationError", "NameTaken", "TriggerHandler", "own_name"]
-
-
-class EngineError(Exception):
-    """No working connection to the engine; the text says why."""
-
-
-class NameTaken(EngineError):
-    """The engine refused the connection because another one has the name."""
-
-
-def own_name(default: str) -> str:
-    """The name that the environment gives this worker. The SDK would give it to every connection of the process, and
-    the engine would refuse the second one, so it is taken out of the environment."""
-    return os.environ.pop("III_WORKER_NAME", None) or os.environ.get("SESSION_MANAGER_NAME") or default
-
-
-def address(url: str) -> tuple[str, int]:
-    """Host and port. Raises EngineError when it is no WebSocket URL."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    if parts.scheme not in ("ws", "wss") or not parts.hostname:
-        raise EngineError(f"{url!r} is no WebSocket URL")
-    return parts.hostname, port or (443 if parts.scheme == "wss" else 80)
-
-
-class GivenUp(Exception):
-    """It was told to end while it waited; the text says for what."""
-
-
-Pause = Callable[[float], bool]
-"""Waits so many seconds, or less; returns whether to give up."""
-
-
-def sleep(seconds: float) -> bool:
-    """A pause that gives nothing up."""
-    time.sleep(seconds)
-    return False
-
-
-def wait(pause: Pause, seconds: float, why: str) -> None:
-    """Pauses, for the reason given. Raises GivenUp where `pause` says so."""
-    if pause(seconds):
-        raise GivenUp(why)
-
-
-GLANCE = 0.1
-"""Seconds between two looks at whether an engine listens or answers, and whether to give up."""
-
 CLEANUP = 2.0
 """Seconds that what was given up may take to leave nothing behind."""
-
-
-def no_engine(url: str, error: Exception) -> EngineError:
-    """What is said where nobody takes a connection."""
-    return EngineError(f"no engine at {url}: {getattr(error, 'strerror', None) or error}")
-
-
-def probe(url: str, seconds: float, pause: Pause = sleep) -> None:
-    """Waits so many seconds until something listens at the URL. Raises EngineError, saying why nothing does, which the
-    SDK would not tell; and GivenUp where `pause` says so."""
-    target = address(url)
-    deadline = time.monotonic() + seconds
-    told = False
-    while True:
-        try:
-            socket.create_connection(target, timeout=2).close()
-        except OSError as error:
-            absent = no_engine(url, error)
-            left = deadline - time.monotonic()
-            if left < 0:
-                raise absent from None
-            if not told and left > 1:
-                log.warning("waiting", reason=str(absent), seconds=round(left))
-                told = True
-            wait(pause, GLANCE, str(absent))
-        else:
-            return
-
-
-def go_straight(url: str) -> None:
-    """Lets no proxy that the environment names come between this process and an engine on the same machine: the
-    library that opens WebSockets looks there. Raises EngineError."""
-    host, _ = address(url)
-    try:
-        local = host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        local = False
-    if local:
-        spared = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-        if host not in spared.split(","):
-            os.environ["no_proxy"] = f"{spared},{host}".lstrip(",")
-
-
-def telemetry() -> bool:
-    """OpenTelemetry costs more CPU than everything else in a call, and the engine keeps the payloads: off unless asked
-    for."""
-    return os.environ.get("SESSION_MANAGER_OTEL", "").lower() in ("1", "true", "yes", "on")
 
 
 class Client:
@@ -186,7 +85,7 @@ class Client:
         while time.monotonic() < deadline:
             state = self._iii.get_connection_state()
             if state == "failed":
-                raise self._name_taken()
+                raise NameTaken(self.name)
             if state == "connected":
                 try:
                     known = self.call_blocking("engine::workers::info", asked, seconds=2.0)
@@ -197,9 +96,6 @@ class Client:
                         return
             self.wait(0.01)
         raise EngineError(f"the engine at {self.url} does not answer")
-
-    def _name_taken(self) -> NameTaken:
-        return NameTaken(f"another worker is connected under the name {self.name!r}")
 
     # --- calls ---
 
@@ -225,7 +121,7 @@ class Client:
         try:
             return await self._iii.trigger_async(request)
         except RegistrationRejectedError:
-            raise self._name_taken() from None
+            raise NameTaken(self.name) from None
 
     async def deliver(
         self, function_id: str, payload: bytes, namespace: str, metadata: JsonObject | None, seconds: float

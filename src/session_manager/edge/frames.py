@@ -5,13 +5,9 @@ from __future__ import annotations
 import uuid
 
 import msgspec
-import structlog
 from msgspec import Raw, Struct
 
-from session_manager.errors import SessionManagerError
 from session_manager.model import JsonObject, encode
-
-log = structlog.get_logger("session_manager.edge")
 
 FRAME_BYTES, MESSAGE_BYTES = 16 << 20, 64 << 20
 """What the engine takes as one frame, and as one message in several frames."""
@@ -21,17 +17,6 @@ AGAIN = 0.02
 
 FAREWELL = 1.0
 """Seconds that a farewell may take; the end of the worker must not wait for an engine that hangs."""
-
-DISCONNECTED = "disconnected"
-"""The code for a call that found no connection, or lost it."""
-
-
-class Undelivered(Exception):
-    """The target could not be called, or its answer did not come; `code` says which."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
 
 
 class Frame(Struct):
@@ -87,11 +72,3 @@ def result(value: bytes) -> bytes:
 
 def failure(code: str, message: str) -> bytes:
     return b'"error":' + encode({"code": code, "message": message}) + b"}"
-
-
-def explained(error: Exception, function_id: str | None) -> tuple[str, str]:
-    """Code and message for the caller of a function that raised. What is not meant for callers is only in the log."""
-    if isinstance(error, SessionManagerError):
-        return "invocation_failed", str(error)
-    log.error("a call failed in a way that it should not", function_id=function_id, exc_info=error)
-    return "invocation_failed", "internal error; the worker's log tells more"

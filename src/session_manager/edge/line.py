@@ -22,20 +22,9 @@ import structlog
 from websockets.exceptions import WebSocketException
 
 from session_manager import __version__
-from session_manager.edge.client import EngineError, NameTaken, go_straight, no_engine, telemetry
-from session_manager.edge.frames import (
-    AGAIN,
-    DISCONNECTED,
-    MESSAGE_BYTES,
-    Frame,
-    Undelivered,
-    answer_head,
-    explained,
-    failure,
-    invocation,
-    new_id,
-    result,
-)
+from session_manager.edge.environment import go_straight, telemetry
+from session_manager.edge.failures import DISCONNECTED, EngineError, NameTaken, Undelivered, explained, no_engine
+from session_manager.edge.frames import AGAIN, MESSAGE_BYTES, Frame, answer_head, failure, invocation, new_id, result
 from session_manager.edge.websocket import Socket, connected
 from session_manager.model import JsonObject, decode, encode
 
@@ -127,7 +116,7 @@ class Line:
         loop = asyncio.get_running_loop()
         while loop.time() < deadline:
             if self._refused:
-                raise NameTaken(f"another worker is connected under the name {self.name!r}")
+                raise NameTaken(self.name)
             try:
                 asked = {"name": self.name, "namespace": self.namespace}
                 known = await self.ask("engine::workers::info", asked, max(0.1, deadline - loop.time()))

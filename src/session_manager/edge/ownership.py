@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 
-from session_manager.edge.client import Client, EngineError, InvocationError
+from session_manager.edge.client import Client, InvocationError
+from session_manager.edge.failures import EngineError
 from session_manager.functions import FUNCTIONS
 
 ASKED_AT_ONCE = 32

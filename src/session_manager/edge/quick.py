@@ -25,15 +25,14 @@ from iii.iii_constants import InitOptions
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Opcode
 
+from session_manager.edge.failures import Undelivered, explained
 from session_manager.edge.frames import (
     AGAIN,
     FAREWELL,
     FRAME_BYTES,
     MESSAGE_BYTES,
     Frame,
-    Undelivered,
     answer_head,
-    explained,
     failure,
     invocation,
     new_id,

@@ -13,8 +13,8 @@ from session_manager.config import (
 )
 from session_manager.dispatch import Runtime
 from session_manager.edge.account import Account
-from session_manager.edge.addresses import same_engine
-from session_manager.edge.client import EngineError, address
+from session_manager.edge.addresses import address, same_engine
+from session_manager.edge.failures import EngineError
 from session_manager.errors import StorageError, Unready
 from session_manager.paging import Limits
 from session_manager.stores import LOCAL

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from session_manager.edge.client import Client, probe
+from session_manager.edge.client import Client
+from session_manager.edge.waiting import probe
 from session_manager.model import JsonObject
 
 PATIENCE = 3.0

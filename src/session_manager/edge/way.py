@@ -5,8 +5,7 @@ from __future__ import annotations
 import secrets
 
 from session_manager.config import BridgeConfig
-from session_manager.edge.client import EngineError
-from session_manager.edge.frames import DISCONNECTED, Undelivered
+from session_manager.edge.failures import DISCONNECTED, EngineError, Undelivered
 from session_manager.edge.line import Line
 from session_manager.stores.bridge import BridgeStore, MainError, MainSilent
 

@@ -23,22 +23,14 @@ from session_manager.delivery import Delivery, Parcel
 from session_manager.dispatch import Service
 from session_manager.edge.absence import Absence
 from session_manager.edge.account import Account
-from session_manager.edge.client import (
-    PASSING,
-    Client,
-    EngineError,
-    InvocationError,
-    NameTaken,
-    Pause,
-    probe,
-    sleep,
-    wait,
-)
+from session_manager.edge.client import PASSING, Client, InvocationError
 from session_manager.edge.configuration import ConfigurationEntry, Unavailable
 from session_manager.edge.extras import ExtraFunction, Extras
+from session_manager.edge.failures import EngineError, NameTaken
 from session_manager.edge.ownership import check_free, check_ours
 from session_manager.edge.runtimes import Runtimes
 from session_manager.edge.subscriptions import Subscriptions
+from session_manager.edge.waiting import Pause, probe, sleep, wait
 from session_manager.errors import StorageError, Unready
 from session_manager.functions import FUNCTIONS, Function
 from session_manager.hub import Hub
@@ -99,7 +91,7 @@ class Worker:
         try:
             self._deliveries = self._connected("-deliveries", "Deliveries of session-manager's events.")
         except NameTaken:
-            raise NameTaken(f"another worker is connected under the name {self._name!r}") from None
+            raise NameTaken(self._name) from None
         check_free(self._deliveries, self._name)
         self._calls = self._connected("", DESCRIPTION, self._register_functions)
         check_ours(self._deliveries, self._name)
