@@ -17,10 +17,11 @@ import msgspec
 from msgspec import Struct, field
 
 from session_manager.errors import SessionNotFound
-from session_manager.interop.opencode import ids, render_v1, render_v2
+from session_manager.interop.opencode import render_v1, render_v2
 from session_manager.interop.opencode.imports import LOG
 from session_manager.interop.opencode.records import Generation, Record, is_v1, obj, text
-from session_manager.interop.opencode.sessions import ORIGIN_BYTES, metadata_of
+from session_manager.interop.opencode.render_info import Form, exported_info, opencode_id
+from session_manager.interop.opencode.sessions import ORIGIN_BYTES
 from session_manager.interop.opencode.sidecar import KEY, SIDECAR, kept_in, original, remains
 from session_manager.interop.opencode.v2 import user_record
 from session_manager.model import (
@@ -37,10 +38,6 @@ from session_manager.model import (
 from session_manager.store import Found, PathQuery, Store
 
 Format = Literal["original", "1.18", "2.1"]
-Form = Literal["1.18", "2.1"]
-
-VERSION = "1.18.34"
-"""The server version that exports of foreign sessions claim: the form they are written in."""
 
 
 class Export(Struct):
@@ -135,7 +132,7 @@ def render(meta: SessionMeta, entries: Iterable[Entry], form: Format, *, whole_l
         messages = _as_v1(meta, info, units, export)
     else:
         messages = _as_v2(meta, units, export, upgrade=form != "original")
-    document_info = _info(meta, info, generation, target, messages, export, upgrade=form != "original")
+    document_info = exported_info(meta, info, generation, target, messages, export.notes, upgrade=form != "original")
     if "revert" in document_info and not whole_list:
         document_info = {key: value for key, value in document_info.items() if key != "revert"}
         export.notes.append("the conversation went on here, so the revert that was staged in OpenCode is gone")
@@ -212,9 +209,8 @@ def _as_v1(meta: SessionMeta, info: JsonObject, units: list[Unit], export: Expor
 
 
 def _writer_v1(meta: SessionMeta, info: JsonObject, units: list[Unit]) -> render_v1.Writer:
-    session_id = text(info, "id") or _session_id(meta)
     directory = text(info, "directory") or text(obj(info, "location"), "directory") or "/"
-    writer = render_v1.Writer(meta.session_id, session_id, directory, text(info, "agent", "build"))
+    writer = render_v1.Writer(meta.session_id, opencode_id(meta, info), directory, text(info, "agent", "build"))
     writer.model = _model_of_first_assistant(units)
     return writer
 
@@ -272,107 +268,6 @@ def _model_of_first_assistant(units: list[Unit]) -> tuple[str, str]:
             assert isinstance(message, AssistantMessage)
             return message.provider, message.model
     return "unknown", "unknown"
-
-
-# --- the session ---
-
-
-def _session_id(meta: SessionMeta) -> str:
-    if ids.is_opencode_id(meta.session_id, "ses"):
-        return meta.session_id
-    return ids.session_id(meta.session_id, meta.created_at)
-
-
-def _info(
-    meta: SessionMeta,
-    info: JsonObject,
-    generation: Generation | None,
-    target: Form,
-    messages: list[Record],
-    export: Export,
-    *,
-    upgrade: bool,
-) -> JsonObject:
-    same_form = (generation == "v1") == (target == "1.18")
-    if generation is None or not same_form:
-        return _v1_info(meta, info, messages) if target == "1.18" else _v2_info(meta, info, messages)
-    if upgrade and generation == "v2":
-        info = render_v2.upgraded_info(info)
-    changed: JsonObject = {}
-    if meta.title != text(info, "title"):
-        changed["title"] = meta.title
-        export.notes.append("the title was changed here")
-    kept = obj(meta.metadata or {}, KEY)
-    added = obj(kept, "added")
-    plain = {key: value for key, value in (meta.metadata or {}).items() if key != KEY}
-    if plain != metadata_of(info, added):
-        changed["metadata"] = {key: value for key, value in plain.items() if added.get(key, ...) != value}
-        export.notes.append("the metadata were changed here")
-    return {**info, **changed} if changed else info
-
-
-def _own_metadata(meta: SessionMeta) -> JsonObject:
-    added = obj(obj(meta.metadata or {}, KEY), "added")
-    return {k: v for k, v in (meta.metadata or {}).items() if k != KEY and added.get(k, ...) != v}
-
-
-def _sums(messages: list[Record]) -> tuple[int | float, JsonObject]:
-    cost: int | float = 0
-    tokens: JsonObject = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}
-    for message in messages:
-        info = obj(message, "info") or message
-        spent = info.get("cost")
-        cost += spent if isinstance(spent, int | float) else 0
-        used = obj(info, "tokens")
-        for key in ("input", "output", "reasoning"):
-            tokens[key] += used[key] if isinstance(used.get(key), int) else 0
-        for key in ("read", "write"):
-            value = obj(used, "cache").get(key)
-            tokens["cache"][key] += value if isinstance(value, int) else 0
-    return cost, tokens
-
-
-def _v1_info(meta: SessionMeta, info: JsonObject, messages: list[Record]) -> JsonObject:
-    cost, tokens = _sums(messages)
-    made: JsonObject = {
-        "id": text(info, "id") or _session_id(meta),
-        "slug": ids.slug(meta.session_id),
-        "projectID": text(info, "projectID", "global"),
-        "directory": text(obj(info, "location"), "directory", "/"),
-        "title": meta.title or "Untitled",
-        "version": VERSION,
-        "cost": cost,
-        "tokens": tokens,
-        "time": {"created": meta.created_at, "updated": meta.updated_at},
-    }
-    if text(info, "parentID"):
-        made["parentID"] = info["parentID"]
-    if own := _own_metadata(meta):
-        made["metadata"] = own
-    return made
-
-
-def _v2_info(meta: SessionMeta, info: JsonObject, messages: list[Record]) -> JsonObject:
-    cost, tokens = _sums(messages)
-    time: JsonObject = {"created": meta.created_at, "updated": meta.updated_at}
-    made: JsonObject = {
-        "id": text(info, "id") or _session_id(meta),
-        "projectID": text(info, "projectID", "global"),
-        "cost": cost,
-        "tokens": tokens,
-        "time": time,
-        "title": meta.title,
-        "location": {"directory": text(info, "directory", "/")},
-    }
-    outcome = {"done": "succeeded", "error": "failed"}.get(meta.status)
-    if outcome is not None:
-        made["outcome"] = outcome
-        time["idle"] = meta.updated_at
-    if text(info, "parentID"):
-        made["parentID"] = info["parentID"]
-    if own := _own_metadata(meta):
-        made["metadata"] = own
-    return made
 
 
 def as_json(document: JsonObject | list[JsonObject]) -> bytes:
