@@ -85,15 +85,21 @@ async def test_a_file_that_takes_nothing_more_keeps_nobody_from_being_told_what_
     await account.close(clean=True)
 
 
-async def test_only_what_somebody_listens_to_is_listed_before_it_is_told(tmp_path: Path) -> None:
-    """The list costs a write to a file, which a session that nobody listens to need not wait for."""
+async def kept(path: Path) -> tuple[Account, BindingTable, list[Parcel], asyncio.Task[None]]:
+    """An account that is ready, who listens, what they get, and the task that keeps it."""
     parcels: list[Parcel] = []
     bindings = BindingTable()
-    account = Account(RealHub(bindings, parcels.extend), tmp_path / "told.db", backlog)
+    account = Account(RealHub(bindings, parcels.extend), path, backlog)
     await account.open()
     keeping = asyncio.create_task(account.keep(lambda: None))
     await asyncio.sleep(0)
     account.ready()
+    return account, bindings, parcels, keeping
+
+
+async def test_only_what_somebody_listens_to_is_listed_before_it_is_told(tmp_path: Path) -> None:
+    """The list costs a write to a file, which a session that nobody listens to need not wait for."""
+    account, bindings, parcels, keeping = await kept(tmp_path / "told.db")
 
     async def tell(session_id: str, labels: JsonObject | None = None) -> None:
         gone = [Emission(Deleted(session_id=session_id, timestamp=1), labels)]
@@ -121,13 +127,7 @@ async def test_only_what_somebody_listens_to_is_listed_before_it_is_told(tmp_pat
 
 
 async def test_who_binds_while_a_change_is_on_its_way_is_told_after_it_was_listed(tmp_path: Path) -> None:
-    parcels: list[Parcel] = []
-    bindings = BindingTable()
-    account = Account(RealHub(bindings, parcels.extend), tmp_path / "told.db", backlog)
-    await account.open()
-    keeping = asyncio.create_task(account.keep(lambda: None))
-    await asyncio.sleep(0)
-    account.ready()
+    account, bindings, parcels, keeping = await kept(tmp_path / "told.db")
     gone = [Emission(Deleted(session_id="s", timestamp=1), None)]
     account.expect(gone)
     bindings.add(binding("late", "session::deleted", "f", {}))
