@@ -85,7 +85,7 @@ class Bindings:
     def matching(self, accept: Callable[[Binding], bool]) -> Iterator[Binding]:
         return (binding for binding in list(self.live.values()) if accept(binding))
 
-    # -- types
+    # --- types ---
 
     def register_type(self, trigger_type: TriggerType) -> None:
         """Add a type or take it over, its bindings with it; the former provider is not told."""
@@ -114,7 +114,7 @@ class Bindings:
             self._tell_unbound(binding)
             self._replay(trigger_type, replace(binding, provider_namespace=trigger_type.namespace))
 
-    # -- bindings
+    # --- bindings ---
 
     def bind(self, binding: Binding) -> None:
         """Accept a binding that lives with its owner's connection; raises Rejected only for the engine's own types."""
@@ -199,7 +199,7 @@ class Bindings:
             if not answer.done():
                 answer.set_result(None)
 
-    # -- helpers
+    # --- helpers ---
 
     def _resolve(self, binding: Binding) -> Key | None:
         """Where the provider of a binding is: in the namespace it names, else at home, else in `default`."""

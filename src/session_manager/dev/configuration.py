@@ -104,7 +104,7 @@ class Configuration:
         for task in self._tasks:
             task.cancel()
 
-    # -- functions
+    # --- functions ---
 
     def _register(self, given: dict[str, Any]) -> Any:
         entry_id = _checked_id(given["id"])
@@ -191,7 +191,7 @@ class Configuration:
         self._entries[entry.id] = self._stored[entry.id] = entry
         return before
 
-    # -- edits by hand
+    # --- edits by hand ---
 
     async def _watch(self, files: Files) -> None:
         seen = files.signature()
@@ -231,7 +231,7 @@ class Configuration:
             log.warning("an edited configuration is invalid; the old value stays in force", id=edited.id, faults=found)
         return not found
 
-    # -- events
+    # --- events ---
 
     def bind(self, binding: Binding) -> None:
         try:

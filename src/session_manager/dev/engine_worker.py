@@ -112,7 +112,7 @@ class EngineWorker:
             )
         )
 
-    # -- workers
+    # --- workers ---
 
     async def _register_worker(self, data: Any, caller: Connection | None) -> Any:
         given = _REGISTER_WORKER.take(data)
@@ -148,7 +148,7 @@ class EngineWorker:
             worker.grace.cancel()
         worker.peer.close()
 
-    # -- bindings
+    # --- bindings ---
 
     async def _register_trigger(self, data: Any, caller: Connection | None) -> Any:
         given = _REGISTER_TRIGGER.take(data)
@@ -170,7 +170,7 @@ class EngineWorker:
         given = _UNREGISTER_TRIGGER.take(data)
         return {"removed": self._bindings.unbind(given["id"])}
 
-    # -- events
+    # --- events ---
 
     def _worker_event(self, event: str, worker: Connection) -> None:
         self._fire(self._workers, {"event": event, "worker_id": worker.id})

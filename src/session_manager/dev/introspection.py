@@ -77,7 +77,7 @@ class Introspection:
             (_WORKER, "One worker with its functions, trigger types and bindings.", self._worker_info),
         ]
 
-    # -- workers
+    # --- workers ---
 
     def _list_workers(self, given: dict[str, Any]) -> Any:
         rows = [
@@ -138,7 +138,7 @@ class Introspection:
             raise Refused("NOT_FOUND", f"Worker '{name}' is ambiguous: {where} Pass `namespace` to disambiguate.")
         raise Refused("NOT_FOUND", f"Worker '{name}' is not connected in the requested namespace; {where}")
 
-    # -- functions
+    # --- functions ---
 
     def _list_functions(self, given: dict[str, Any]) -> Any:
         rows = [self._catalog.function_row(known) for known in self._registry.functions.values()]
@@ -173,7 +173,7 @@ class Introspection:
                 details.append({"function_id": function_id, "error": "not_found"})
         return {"functions": details}
 
-    # -- trigger types and bindings
+    # --- trigger types and bindings ---
 
     def _list_types(self, given: dict[str, Any]) -> Any:
         rows = [type_row(known) for known in self._bindings.types.values()]

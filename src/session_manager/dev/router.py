@@ -52,7 +52,7 @@ class Router:
         self._running: dict[str, Invocation] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # -- connections
+    # --- connections ---
 
     def connect(self, connection: Connection, grace_s: float) -> None:
         """Greet a new connection and wait `grace_s` for it to name its namespace."""
@@ -95,7 +95,7 @@ class Router:
         for task in self._tasks:
             task.cancel()
 
-    # -- frames
+    # --- frames ---
 
     def receive(self, connection: Connection, frame: frames.Inbound) -> None:
         """Take a frame from a worker; registrations wait for the connection's namespace."""
@@ -129,7 +129,7 @@ class Router:
             case _:
                 pass
 
-    # -- calls
+    # --- calls ---
 
     def _invoke(self, caller: Connection, frame: frames.InvokeFunction) -> None:
         waits = None if isinstance(frame.action, frames.VoidAction) else frame.invocation_id
@@ -244,7 +244,7 @@ class Router:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- registrations
+    # --- registrations ---
 
     def _register_function(self, worker: Connection, frame: frames.RegisterFunction) -> None:
         reserved = frame.id.startswith("engine::") and worker.home != frames.DEFAULT_NAMESPACE

@@ -120,7 +120,7 @@ class Engine:
     ) -> None:
         await self.stop()
 
-    # -- for tests
+    # --- for tests ---
 
     def workers(self) -> list[str]:
         """The names of the connected workers, sorted."""
@@ -140,7 +140,7 @@ class Engine:
             act(socket)
         return len(found)
 
-    # -- sockets
+    # --- sockets ---
 
     def _socket(self) -> Socket:
         return Socket(self._opened, self._ended, nagle=self._nagle)

@@ -49,7 +49,7 @@ class Socket(asyncio.Protocol):
         self.on_message: Callable[[bytes], None] = lambda message: None
         self.transport: asyncio.Transport
 
-    # -- the engine's side
+    # --- the engine's side ---
 
     def send(self, text: bytes) -> None:
         if self._ws.state is State.OPEN and not self._muted:
@@ -78,7 +78,7 @@ class Socket(asyncio.Protocol):
         peer = self.transport.get_extra_info("peername")
         return str(peer[0]) if peer else None
 
-    # -- the loop's side
+    # --- the loop's side ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)

@@ -20,7 +20,7 @@ from iii.invocation_context import current_invocation
 from iii.triggers import TriggerHandler
 
 from session_manager.edge.environment import go_straight, telemetry
-from session_manager.edge.failures import EngineError, GivenUp, NameTaken, explained
+from session_manager.edge.failures import GivenUp, NameTaken, explained, no_answer
 from session_manager.edge.quick import QuickClient
 from session_manager.edge.waiting import GLANCE, Pause, sleep, wait
 from session_manager.model import JsonObject, decode, encode
@@ -95,7 +95,7 @@ class Client:
                     if known["worker"]["id"] == self._iii.worker_id:
                         return
             self.wait(0.01)
-        raise EngineError(f"the engine at {self.url} does not answer")
+        raise no_answer(self.url)
 
     # --- calls ---
 
@@ -157,7 +157,7 @@ class Client:
 
     def wait(self, seconds: float) -> None:
         """Waits so many seconds, or less, for the engine. Raises GivenUp when it is told to end."""
-        wait(self._pause, seconds, f"the engine at {self.url} does not answer")
+        wait(self._pause, seconds, str(no_answer(self.url)))
 
     # --- registrations ---
 

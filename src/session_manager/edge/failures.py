@@ -41,6 +41,11 @@ def no_engine(url: str, error: Exception) -> EngineError:
     return EngineError(f"no engine at {url}: {getattr(error, 'strerror', None) or error}")
 
 
+def no_answer(url: str) -> EngineError:
+    """What is said where somebody takes a connection who does not behave as an engine in time."""
+    return EngineError(f"the engine at {url} does not answer")
+
+
 def explained(error: Exception, function_id: str | None) -> tuple[str, str]:
     """Code and message for the caller of a function that raised. What is not meant for callers is only in the log."""
     if isinstance(error, SessionManagerError):

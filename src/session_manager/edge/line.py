@@ -23,7 +23,14 @@ from websockets.exceptions import WebSocketException
 
 from session_manager import __version__
 from session_manager.edge.environment import go_straight, telemetry
-from session_manager.edge.failures import DISCONNECTED, EngineError, NameTaken, Undelivered, explained, no_engine
+from session_manager.edge.failures import (
+    DISCONNECTED,
+    NameTaken,
+    Undelivered,
+    explained,
+    no_answer,
+    no_engine,
+)
 from session_manager.edge.frames import AGAIN, MESSAGE_BYTES, Frame, answer_head, failure, invocation, new_id, result
 from session_manager.edge.websocket import Socket, connected
 from session_manager.model import JsonObject, decode, encode
@@ -125,7 +132,7 @@ class Line:
             if known is not None and self._identity is not None and known["worker"]["id"] == self._identity[0]:
                 return
             await asyncio.sleep(0.01)
-        raise EngineError(f"the engine at {self.url} does not answer")
+        raise no_answer(self.url)
 
     async def _keep(self, opened: Socket | None) -> None:
         """Has a connection, from now on."""

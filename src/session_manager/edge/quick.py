@@ -5,10 +5,10 @@ payload to look for channel references, builds pydantic messages, and encodes an
 of the functions registered here are taken off before that: read and written with msgspec, stored JSON going into a
 reply as it is. It also is the only way for a handler to answer with an error without a traceback and file paths.
 
-It leans on what is private to the SDK: `_receive_loop`, `_handle_message`, `_ws`, `_send_json` and `_engine_features`
-of `iii.III`; and on how a connection of websockets (14 to 17) is made: `process_event`, `protocol`, `send_data` and
-`drain`. Tests hold it to what is installed. With an engine that knows observers, or with telemetry on, everything goes
-the SDK's own way.
+It leans on what is private to the SDK: `_loop`, `_receive_loop`, `_handle_message`, `_set_connection_state`, `_ws`,
+`_send_json` and `_engine_features` of `iii.III`; and on how a connection of websockets (14 to 17) is made:
+`process_event`, `protocol`, `send_data` and `drain`. Tests hold it to what is installed. With an engine that knows
+observers, or with telemetry on, everything goes the SDK's own way.
 """
 
 from __future__ import annotations
