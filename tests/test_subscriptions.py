@@ -19,13 +19,14 @@ class Engine:
 
     def __init__(self) -> None:
         self.since = 1
+        self.known: list[str] = []
         self.loop = asyncio.get_running_loop()
 
     async def call(self, function_id: str, payload: Any, *, seconds: float) -> Any:
         if function_id == "engine::workers::list":
             return {"workers": [{"connected_at_ms": self.since}]}
         assert function_id == "engine::registered-triggers::list"
-        return {"registered_triggers": []}
+        return {"registered_triggers": [{"id": id_} for id_ in self.known]}
 
 
 def binding(id_: str) -> Binding:
@@ -57,6 +58,19 @@ async def test_a_binding_that_is_not_brought_again_is_gone() -> None:
     subscriptions.bound(binding("b"))
     await again
     assert table.ids() == {"b"}
+
+
+async def test_at_the_start_bindings_are_waited_for_as_long_as_they_come() -> None:
+    """There may be many thousands."""
+    engine, subscriptions, table = await bound()
+    engine.known = [f"b{number}" for number in range(8)] + ["refused"]
+    waiting = asyncio.create_task(subscriptions.back())
+    for id_ in engine.known[:-1]:
+        await asyncio.sleep(0.04)  # all of them take longer than the pause for which one is waited
+        assert not waiting.done()
+        subscriptions.bound(binding(id_))
+    await asyncio.wait_for(waiting, 5)
+    assert len(table) == 8
 
 
 async def test_nobody_waits_for_bindings_that_are_all_there() -> None:

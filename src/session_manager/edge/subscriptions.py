@@ -58,8 +58,6 @@ class Subscriptions:
     async def back(self) -> None:
         """Waits until the engine has brought the bindings that it knew before this worker came, but not for long, for
         it also knows some that were refused."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + REPLAY
         self._engine_since = await self._engine_started()
         try:
             known: set[str] = set()
@@ -67,10 +65,18 @@ class Subscriptions:
                 asked = {"trigger_type": trigger_type.id, "include_internal": True}
                 told = await self._calls.call("engine::registered-triggers::list", asked, seconds=5)
                 known |= {trigger["id"] for trigger in told["registered_triggers"]}
-            while known - self._table.ids() and loop.time() < deadline:  # noqa: ASYNC110 # at the start, with a deadline
-                await asyncio.sleep(0.005)
+            await self._brought(known)
         except (InvocationError, KeyError, TypeError) as error:
             log.warning("the engine does not list the bindings", error=str(error))
+
+    async def _brought(self, known: set[str]) -> None:
+        """Waits until bindings are there, for as long as more and more of them are."""
+        loop = asyncio.get_running_loop()
+        count, deadline = len(self._table), loop.time() + REPLAY
+        while (loop.time() < deadline or len(self._table) > count) and known - self._table.ids():
+            if len(self._table) > count:
+                count, deadline = len(self._table), loop.time() + REPLAY
+            await asyncio.sleep(0.005)
 
     def replayed(self) -> None:
         """The engine begins to bring the bindings again."""
