@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +16,21 @@ from session_manager.catchup import Told
 from session_manager.delivery import Parcel
 from session_manager.edge.account import Account
 from session_manager.errors import StorageError
-from session_manager.events import STORE_EVENTS, Created, Deleted, Emission
+from session_manager.events import (
+    EVENTS,
+    STORE_EVENTS,
+    Created,
+    Deleted,
+    Emission,
+    Event,
+    MetaUpdated,
+    StatusChanged,
+    entry_event,
+)
 from session_manager.hub import Hub as RealHub
 from session_manager.ledger import Ledger
 from session_manager.model import Entry, JsonObject, SessionMeta
-from session_manager.store import Change
+from session_manager.store import Change, Drop
 from session_manager.stores.memory import MemoryStore
 from tests.bridge.test_catchup import Hub
 from tests.contract.scenario import until
@@ -24,6 +38,10 @@ from tests.contract.scenario import until
 
 async def backlog() -> int:
     return 0
+
+
+async def under_way() -> set[str]:
+    return set()
 
 
 def record(session_id: str) -> SessionMeta:
@@ -35,8 +53,9 @@ async def killed(file: Path) -> MemoryStore:
     store = MemoryStore()
     for session_id in ("s1", "s2", "s3"):
         await store.commit(store.ahead(), Change(session_id, meta=record(session_id)))
-    account = Account(Hub(), file, backlog)  # type: ignore[arg-type] # all of it that is needed here
+    account = Account(Hub(), file, backlog, under_way)  # type: ignore[arg-type] # all of it that is needed here
     await account.open()
+    await account.begin(None)
     keeping = asyncio.create_task(account.keep(lambda: None))
     await asyncio.sleep(0)
     account.ready()
@@ -62,8 +81,9 @@ async def test_a_session_that_cannot_be_read_keeps_no_other_from_being_told(
 
     monkeypatch.setattr(store, "entries", spoilt)
     hub = Hub()
-    account = Account(hub, tmp_path / "told.db", backlog)  # type: ignore[arg-type] # the same
+    account = Account(hub, tmp_path / "told.db", backlog, under_way)  # type: ignore[arg-type] # the same
     await account.open()
+    await account.begin(None)
     keeping = asyncio.create_task(account.keep(lambda: store))
     account.ready()
     await until(lambda: {"s1", "s3"} <= set(hub.told))
@@ -74,10 +94,11 @@ async def test_a_session_that_cannot_be_read_keeps_no_other_from_being_told(
 async def test_a_file_that_takes_nothing_more_keeps_nobody_from_being_told_what_it_holds(tmp_path: Path) -> None:
     store = await killed(tmp_path / "told.db")
     hub = Hub()
-    account = Account(hub, tmp_path / "told.db", backlog)  # type: ignore[arg-type] # the same
+    account = Account(hub, tmp_path / "told.db", backlog, under_way)  # type: ignore[arg-type] # the same
     await account.open()
     assert account._ledger._db is not None
     account._ledger._db.execute("PRAGMA query_only = ON")  # as a full disk answers
+    await account.begin(None)
     keeping = asyncio.create_task(account.keep(lambda: store))
     account.ready()
     await until(lambda: {"s1", "s2", "s3"} <= set(hub.told))
@@ -89,8 +110,9 @@ async def kept(path: Path) -> tuple[Account, BindingTable, list[Parcel], asyncio
     """An account that is ready, who listens, what they get, and the task that keeps it."""
     parcels: list[Parcel] = []
     bindings = BindingTable()
-    account = Account(RealHub(bindings, parcels.extend), path, backlog)
+    account = Account(RealHub(bindings, parcels.extend), path, backlog, under_way)
     await account.open()
+    await account.begin(None)
     keeping = asyncio.create_task(account.keep(lambda: None))
     await asyncio.sleep(0)
     account.ready()
@@ -138,3 +160,289 @@ async def test_who_binds_while_a_change_is_on_its_way_is_told_after_it_was_liste
     assert b'"s"' in (tmp_path / "told.since").read_bytes()
     keeping.cancel()
     await account.close(clean=True)
+
+
+# --- one worker after another ---
+
+Binds = tuple[tuple[str, Any], ...]
+EVERYTHING: Binds = tuple((kind, {}) for kind in EVENTS)
+
+
+class Life:
+    """A worker from its start to its end, as far as it keeps account. `heard` is what subscribers were handed."""
+
+    def __init__(self, store: MemoryStore, file: Path, binds: Binds = EVERYTHING) -> None:
+        self.store, self.heard, self.under_way = store, list[tuple[str, str]](), set[str]()
+        self._binds, self._bindings = binds, BindingTable()
+
+        async def unanswered() -> set[str]:
+            return self.under_way
+
+        self.account = Account(RealHub(self._bindings, self._take), file, backlog, unanswered)
+        self._keeping: asyncio.Task[None] | None = None
+        self._ended = False
+
+    def _take(self, parcels: Any) -> None:
+        self.heard += [(one.binding.trigger_type.removeprefix("session::"), one.session_id) for one in parcels]
+
+    async def start(self) -> None:
+        """Until calls are answered."""
+        await self.account.open()
+        await self.account.begin(self.store)
+
+    async def bound(self) -> None:
+        """The bindings are there, and what the worker before did not tell is told."""
+        for number, (kind, config) in enumerate(self._binds):
+            self._bindings.add(binding(str(number), kind, "f", config))
+        self.account.ready()
+        self._keeping = asyncio.create_task(self.account.keep(lambda: self.store))
+        await until(lambda: self.account._kept)
+        await self.account.told_all()
+
+    async def make(self, change: Change, *events: Event, labels: JsonObject | None = None, told: bool = True) -> None:
+        """Not `told`: the kill comes first."""
+        emissions = [Emission(event, labels) for event in events]
+        self.account.expect(emissions)
+        await self.store.commit(self.store.ahead(), change)
+        if told:
+            self.account.publish(emissions)
+            await self.account.told_all()
+
+    async def saved(self) -> None:
+        count = self.account._ledger._save
+        await until(lambda: self.account._ledger._save > count)
+
+    async def end(self) -> None:
+        """In order, and before the kill."""
+        assert self._keeping is not None
+        self._keeping.cancel()
+        await self.account.close(clean=True)
+        self._ended = True
+
+    async def kill(self) -> None:
+        if self._ended:
+            return
+        if self._keeping is not None:
+            self._keeping.cancel()
+        await self.account._files.run(self.account._ledger._forget)
+        self.account._files.stop()
+
+
+Lives = Callable[..., Any]
+
+
+@pytest.fixture
+def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lives:
+    """`async with lives() as life`: a worker after those before, on the same store; it is killed at the end."""
+    monkeypatch.setattr("session_manager.edge.account.SAVE", 0.005)
+    store = MemoryStore()
+
+    @asynccontextmanager
+    async def live(*binds: tuple[str, Any], bound: bool = True) -> AsyncIterator[Life]:
+        life = Life(store, tmp_path / "told.db", binds or EVERYTHING)
+        await life.start()
+        if bound:
+            await life.bound()
+        yield life
+        await life.kill()
+
+    return live
+
+
+def changed(at: int, status: str = "idle", labels: JsonObject | None = None, created_at: int = 1) -> SessionMeta:
+    return SessionMeta("s", "", "", status, created_at, at, 0, metadata=labels)  # type: ignore[arg-type] # any status
+
+
+def put(meta: SessionMeta) -> Change:
+    return Change(meta.session_id, meta=meta)
+
+
+GONE = Change("s", drops=frozenset(Drop))
+
+
+async def test_a_session_whose_making_may_not_have_been_told_is_told_as_created(lives: Lives) -> None:
+    async with lives() as life:
+        await life.make(put(changed(5)), Created.of(changed(5)), told=False)
+    async with lives() as life:
+        assert ("created", "s") in life.heard
+
+
+async def test_a_status_and_labels_that_were_set_back_untold_are_told_as_they_are(lives: Lives) -> None:
+    """The file and the store agree, but subscribers were told of something else in between."""
+    async with lives() as life:
+        await life.make(put(changed(5)), Created.of(changed(5)))
+        await life.saved()
+        await life.make(put(changed(6, "working")), StatusChanged.of(changed(6, "working"), "idle"))
+        await life.make(put(changed(7)), StatusChanged.of(changed(7), "working"), told=False)
+    async with lives() as life:
+        assert {("status-changed", "s"), ("meta-updated", "s")} <= set(life.heard)
+
+
+async def test_who_hears_of_a_new_session_alone_is_told_its_status_by_that_as_well(lives: Lives) -> None:
+    async with lives() as life:
+        await life.make(put(changed(5)), Created.of(changed(5)))
+        await life.make(put(changed(6, "working")), StatusChanged.of(changed(6, "working"), "idle"))
+        await life.make(put(changed(7)), StatusChanged.of(changed(7), "working"), told=False)
+    async with lives() as life:
+        assert [kind for kind, _ in life.heard] == ["created", "meta-updated", "status-changed"]
+
+
+BLUE, RED = {"team": "blue"}, {"team": "red"}
+
+
+async def test_a_deletion_is_told_to_those_who_want_the_labels_that_the_session_had_last(lives: Lives) -> None:
+    binds: Binds = ("session::deleted", {"metadata": RED}), ("session::created", {}), ("session::meta-updated", {})
+    async with lives(*binds) as life:
+        blue, red = changed(5, labels=BLUE), changed(6, labels=RED)
+        await life.make(put(blue), Created.of(blue), labels=BLUE)
+        await life.saved()
+        await life.make(put(red), MetaUpdated.of(red), labels=RED)
+        await life.make(GONE, Deleted(session_id="s", timestamp=7), labels=RED, told=False)
+    async with lives(*binds) as life:
+        assert life.heard == [("deleted", "s")]
+
+
+async def test_labels_of_which_nobody_wanted_to_hear_count_for_a_deletion_too(lives: Lives) -> None:
+    binds: Binds = ("session::deleted", {"metadata": RED}), ("session::created", {})
+    async with lives(*binds) as life:
+        blue, red = changed(5, labels=BLUE), changed(6, labels=RED)
+        await life.make(put(blue), Created.of(blue), labels=BLUE)
+        await life.make(put(red), MetaUpdated.of(red), labels=RED)
+        await life.make(GONE, Deleted(session_id="s", timestamp=7), labels=RED, told=False)
+    async with lives(*binds) as life:
+        assert life.heard == [("deleted", "s")]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+async def test_of_a_session_that_was_made_again_the_deletion_is_told_with_the_labels_of_the_first(
+    lives: Lives, saved: bool
+) -> None:
+    binds: Binds = ("session::deleted", {"metadata": BLUE}), ("session::created", {})
+    async with lives(*binds) as life:
+        blue, red = changed(5, labels=BLUE, created_at=5), changed(8, labels=RED, created_at=8)
+        await life.make(put(blue), Created.of(blue), labels=BLUE)
+        if saved:
+            await life.saved()
+        await life.make(GONE, Deleted(session_id="s", timestamp=7), labels=BLUE, told=False)
+        await life.store.commit(life.store.ahead(), put(red))
+    async with lives(*binds) as life:
+        assert life.heard == [("deleted", "s"), ("created", "s")]
+
+
+async def test_what_happens_before_the_bindings_are_there_is_told_after_a_kill(lives: Lives, tmp_path: Path) -> None:
+    async with lives(bound=False) as life:
+        await life.store.commit(life.store.ahead(), put(record("older than the account")))
+    for file in tmp_path.iterdir():
+        file.unlink()
+    async with lives() as life:
+        await life.make(put(record("old")), Created.of(record("old")))
+        await life.end()
+    async with lives(bound=False) as life:
+        new = record("new")
+        await life.make(put(new), Created.of(new))
+        for session_id in ("old", "older than the account"):
+            await life.make(Change(session_id, drops=frozenset(Drop)), Deleted(session_id=session_id, timestamp=2))
+    async with lives() as life:
+        assert {("created", "new"), ("deleted", "old"), ("deleted", "older than the account")} <= set(life.heard)
+
+
+async def test_what_a_store_held_before_any_account_was_kept_is_not_told(lives: Lives, tmp_path: Path) -> None:
+    async with lives(bound=False) as life:
+        await life.store.commit(life.store.ahead(), put(record("old")))
+    for file in tmp_path.iterdir():
+        file.unlink()
+    async with lives() as life:
+        await life.make(put(changed(5, created_at=5)), Created.of(changed(5, created_at=5)))
+    async with lives() as life:
+        assert {session_id for _, session_id in life.heard} == {"s"}
+
+
+async def test_what_was_sent_and_is_not_answered_is_told_again_and_only_that(lives: Lives) -> None:
+    async with lives() as life:
+        life.under_way.add("s")
+        await life.make(put(changed(5)), Created.of(changed(5)))
+        other = record("answered")
+        await life.make(put(other), Created.of(other))
+        await life.saved()
+        await life.make(put(record("last")), Created.of(record("last")))
+        await life.saved()
+    async with lives() as life:
+        assert ("created", "s") in life.heard
+        assert ("created", "answered") not in life.heard
+
+
+async def test_of_a_session_with_something_under_way_anything_may_have_been_told(lives: Lives) -> None:
+    async with lives() as life:
+        await life.make(put(changed(5)), Created.of(changed(5)))
+        await life.saved()
+        life.under_way.add("s")
+        await life.make(put(changed(6, "working")), StatusChanged.of(changed(6, "working"), "idle"))
+        await life.make(put(record("other")), Created.of(record("other")))
+        await life.saved()
+        await life.make(put(record("last")), Created.of(record("last")))
+        await life.saved()
+        await life.make(put(changed(7)), StatusChanged.of(changed(7), "working"), told=False)
+    async with lives() as life:
+        assert ("status-changed", "s") in life.heard
+
+
+async def test_what_is_told_while_the_deliveries_are_asked_does_not_count_as_delivered(lives: Lives) -> None:
+    async with lives() as life:
+        asked = asyncio.Event()
+
+        async def answer() -> set[str]:
+            if not asked.is_set():
+                life.account.publish([Emission(Created.of(changed(5)), None)])
+                asked.set()
+            return set()
+
+        await life.store.commit(life.store.ahead(), put(changed(5)))
+        life.account.publish([Emission(Created.of(changed(5)), None)])
+        await life.account.told_all()
+        life.account._under_way = answer
+        await asked.wait()
+        await life.account._files.run(lambda: None)
+        assert "s" in life.account.told.changes
+
+
+async def test_sessions_that_were_told_long_ago_are_not_told_again(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("session_manager.edge.account.FAR_BACK", 1)
+    async with lives() as life:
+        for number in range(600):
+            meta = SessionMeta(f"s{number}", "", "", "idle", number, number, 1)
+            entry = Entry("e", None, number, "user", b'{"role":"user","content":[],"timestamp":1}')
+            change = Change(meta.session_id, meta=meta, entries=(entry,))
+            await life.make(change, Created.of(meta), entry_event(meta.session_id, entry))
+        await life.saved()
+        await life.store.commit(life.store.ahead(), Change("s3", drops=frozenset(Drop)))
+    async with lives() as life:
+        assert life.heard == [("deleted", "s3")]
+
+
+async def test_events_that_cannot_be_told_do_not_keep_those_behind_them(lives: Lives) -> None:
+    async with lives() as life:
+        post = life.account._hub.post
+
+        def broken(_: object) -> None:
+            life.account._hub.post = post
+            raise RuntimeError("nobody should do this")
+
+        life.account._hub.post = broken
+        for session_id in ("lost", "next"):
+            life.account.publish([Emission(Created.of(record(session_id)), None)])
+        await asyncio.wait_for(life.account.told_all(), 5)
+        assert life.heard == [("created", "next")]
+
+
+async def test_a_disk_that_hangs_while_the_account_is_begun_does_not_stop_the_event_loop(lives: Lives) -> None:
+    go = threading.Event()
+    async with lives(bound=False) as life:
+        begin = life.account._ledger.begin
+        life.account._ledger.begin = lambda told: (go.wait(5), begin(told))[1]
+        beginning = asyncio.create_task(life.account.begin(None))
+        await asyncio.sleep(0.01)
+        assert not beginning.done()
+        go.set()
+        await beginning

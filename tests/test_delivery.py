@@ -275,6 +275,31 @@ async def test_a_subscriber_that_cannot_be_reached_is_counted_and_holds_nobody_u
     assert (tallies["a"].failed, tallies["b"].answered) == (5, 5)
 
 
+async def test_a_backlog_counts_bytes_too() -> None:
+    """Whoever replays much waits while there is one, and a queue overflows by its bytes as well."""
+    subscribers = Subscribers()
+    subscribers.silent.add("b")
+    delivery = Delivery(subscribers.send, Pace(waiting=100, waiting_bytes=10_000))
+    delivery.take([Parcel(binding("b"), "s", msgspec.json.encode("x" * 1998), None) for _ in range(4)])
+    assert delivery.backlog() == 60, "three wait, of which five would make the queue full"
+    delivery.close()
+
+
+async def test_a_session_is_under_way_until_the_last_of_it_is_answered() -> None:
+    subscribers = Subscribers()
+    subscribers.silent |= {"b", "c"}
+    delivery = Delivery(subscribers.send)
+    delivery.take(parcels(binding("b"), range(2), "one") + parcels(binding("c"), range(1), "other"))
+    assert delivery.under_way() == {"one", "other"}
+    await until(lambda: subscribers.got == {"b": [0, 1], "c": [0]})
+    assert delivery.under_way() == {"one", "other"}, "sent, and not answered"
+    subscribers.answers["c"].set()
+    await until(lambda: delivery.under_way() == {"one"})
+    subscribers.answers["b"].set()
+    await until(lambda: delivery.under_way() == set())
+    delivery.close()
+
+
 async def test_lanes_and_queues_of_a_quiet_binding_hold_nothing() -> None:
     subscribers = Subscribers()
     delivery = Delivery(subscribers.send)

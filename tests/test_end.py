@@ -186,10 +186,29 @@ def test_what_was_not_delivered_is_in_doubt_for_the_next_worker(
     worker: Worker, subscriber: Subscriber, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "ANSWERS", 0.1)
-    worker._account._backlog = lambda: asyncio.sleep(0, 1)  # it is never the time to save
     made = subscriber.create()
+    saves = worker._account._ledger._save
+    while worker._account._ledger._save == saves:
+        time.sleep(0.01)
     worker.stop()
     assert left_in(home) == Past(clean=False, doubtful=frozenset({made}))
+
+
+def test_what_happened_in_a_start_that_went_no_further_is_in_doubt_for_the_next_worker(
+    url: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started(url).stop()
+    assert left_in(home).clean
+    made: list[str] = []
+
+    async def cut_off(worker: Worker) -> None:
+        made.append((await worker._service.call("session::create", {}))["session_id"])
+        raise EngineError("cut off")
+
+    monkeypatch.setattr(Worker, "_bindings_back", cut_off)
+    with pytest.raises(EngineError):
+        Worker(url, "session-manager", None).start()
+    assert left_in(home) == Past(clean=False, doubtful=frozenset(made))
 
 
 def test_what_a_store_tells_while_it_is_closed_is_delivered_before_the_end(

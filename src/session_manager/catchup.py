@@ -9,6 +9,7 @@ is forgotten counts as never told.
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
@@ -44,7 +45,7 @@ FORETOLD = 1_000
 Labels = tuple[str, str, JsonObject | None]
 
 
-class Known(Struct):
+class Known(Struct, omit_defaults=True):
     """What subscribers believe of a session; None where nobody told them."""
 
     status: tuple[Status, str | None] | None = None
@@ -54,6 +55,8 @@ class Known(Struct):
     metadata: JsonObject | None = None
     told: int = 0
     """How many events there were, so that a reader notices one that comes in between."""
+    perhaps_created_at: int | None = None
+    """Of which session of this id they may have been told that it came into being."""
 
 
 class Told:
@@ -67,8 +70,9 @@ class Told:
         self._count = 0
         self.floor = -(2**63)
         """Sessions that are not remembered and were last changed before this may have been told and forgotten."""
-        self.changes: set[str] = set()
-        """Sessions noted since somebody emptied this."""
+        self.changes: dict[str, int] = {}
+        """Sessions noted since somebody took them out of this, with the count of changes at the last one of each."""
+        self.count_of_changes = 0
 
     def learn(self, metas: Collection[SessionMeta]) -> None:
         """Takes the records of a store as told: for a start, when nobody has been told anything else."""
@@ -82,7 +86,7 @@ class Told:
             if isinstance(event, Deleted):
                 self.sessions.pop(event.session_id, None)
                 self._forget_entries(event.session_id)
-                self.changes.add(event.session_id)
+                self._changed(event.session_id)
                 continue
             known = self.sessions.get(event.session_id)
             if known is None:
@@ -109,13 +113,17 @@ class Told:
             at = event.timestamp
         known.updated_at = max(known.updated_at, at)
 
+    def _changed(self, session_id: str) -> None:
+        self.count_of_changes += 1
+        self.changes[session_id] = self.count_of_changes
+
     def put(self, session_id: str, known: Known) -> None:
-        self.changes.add(session_id)
+        self._changed(session_id)
         self.sessions[session_id] = known
         self.sessions.move_to_end(session_id)
         if len(self.sessions) > self._most_sessions:
             forgotten_id, forgotten = self.sessions.popitem(last=False)
-            self.changes.add(forgotten_id)
+            self._changed(forgotten_id)
             self.floor = max(self.floor, forgotten.updated_at)
 
     def _put_entry(self, session_id: str, entry_id: str, revision: int) -> None:
@@ -124,8 +132,13 @@ class Told:
         if entry_id not in entries:
             self._count += 1
         entries[entry_id] = max(revision, entries.get(entry_id, 0))
-        while self._count > self._most_entries and len(self._entries) > 1:
-            self._forget_entries(next(iter(self._entries)))
+        while self._count > self._most_entries:
+            oldest_id = next(iter(self._entries))
+            if oldest_id != session_id:
+                self._forget_entries(oldest_id)
+            else:  # it is alone: its older half goes
+                self._entries[session_id] = dict(itertools.islice(entries.items(), len(entries) // 2, None))
+                self._count = len(self._entries[session_id])
 
     def _forget_entries(self, session_id: str) -> None:
         self._count -= len(self._entries.pop(session_id, ()))
@@ -137,11 +150,12 @@ class Told:
 
     def changed(self, metas: Collection[SessionMeta]) -> list[str]:
         """The sessions that are not as told, oldest change first, by their records alone: those that are gone, too."""
-        differing = [meta.session_id for meta in sorted(metas, key=lambda meta: meta.updated_at) if self._differs(meta)]
+        differing = [meta.session_id for meta in sorted(metas, key=lambda meta: meta.updated_at) if self.differs(meta)]
         there = {meta.session_id for meta in metas}
         return differing + [session_id for session_id in self.sessions if session_id not in there]
 
-    def _differs(self, meta: SessionMeta) -> bool:
+    def differs(self, meta: SessionMeta) -> bool:
+        """Whether a session is not as told, by its record alone."""
         known = self.sessions.get(meta.session_id)
         if known is None:
             return meta.updated_at > self.floor
@@ -184,26 +198,31 @@ class Told:
             if known is None:
                 return []
             return [Emission(Deleted(session_id=session_id, timestamp=known.updated_at), known.metadata)]
-        events: list[Event] = []
+        emissions: list[Emission] = []
         gone = known is not None and _other(known, meta)
-        if gone:
-            events.append(Deleted(session_id=session_id, timestamp=meta.created_at))
+        if known is not None and gone:
+            emissions.append(Emission(Deleted(session_id=session_id, timestamp=meta.created_at), known.metadata))
             known = None
-        if known is None:
+        events: list[Event] = []
+        unborn = known is None or (
+            known.created_at is None and (known.perhaps_created_at is not None or meta.created_at > self.floor)
+        )
+        if unborn:  # as far as subscribers are sure to know
             events.append(Created.of(meta))
+        if known is None:
             known = Known((meta.status, None), _labels(meta))
         if known.labels != _labels(meta):
             events.append(MetaUpdated.of(meta))
         if known.status != _status(meta):
             events.append(StatusChanged.of(meta, known.status[0] if known.status else meta.status))
-        since = max(known.updated_at - SKEW, -(2**63))
+        since = -(2**63) if unborn else max(known.updated_at - SKEW, -(2**63))
         for entry in sorted(entries, key=lambda entry: entry.timestamp):
             recent = not everything or entry.timestamp >= since or entry.revision > 0
             if recent and (gone or not self.knows(session_id, entry)):
                 events.append(entry_event(session_id, entry))
         if everything and known.updated_at < meta.updated_at:
             known.updated_at = meta.updated_at
-        return [Emission(event, meta.metadata) for event in events]
+        return [*emissions, *(Emission(event, meta.metadata) for event in events)]
 
 
 class Foretold:
@@ -253,7 +272,8 @@ def _mark(event: Event) -> tuple[str, ...] | None:
 
 def _other(known: Known, meta: SessionMeta) -> bool:
     """Whether the session was deleted and there is another of its id now."""
-    return known.created_at is not None and known.created_at != meta.created_at
+    created_at = known.perhaps_created_at if known.created_at is None else known.created_at
+    return created_at is not None and created_at != meta.created_at
 
 
 def _known(meta: SessionMeta) -> Known:

@@ -191,9 +191,21 @@ class Delivery:
         return [(outbox.binding, outbox.tally, outbox.count) for outbox in self._outboxes.values()]
 
     def backlog(self) -> int:
-        """The longest queue of those that move: a subscriber that has stopped answering holds up nobody who waits."""
-        most = self._pace.unanswered
-        return max((outbox.count for outbox in self._outboxes.values() if outbox.unanswered < most), default=0)
+        """The longest queue of those that move: a subscriber that has stopped answering holds up nobody who waits. In
+        parcels, or as many as its bytes count for: it may overflow by either."""
+        most, parcel = self._pace.unanswered, self._pace.waiting_bytes / self._pace.waiting
+        return max(
+            (
+                max(outbox.count, int(outbox.bytes / parcel))
+                for outbox in self._outboxes.values()
+                if outbox.unanswered < most
+            ),
+            default=0,
+        )
+
+    def under_way(self) -> set[str]:
+        """The sessions of which something was not answered yet."""
+        return set().union(*(outbox.lanes for outbox in self._outboxes.values()))
 
     async def drain(self, seconds: float) -> int:
         """Waits until everything was sent and answered, at most so long. Returns how many parcels are left."""

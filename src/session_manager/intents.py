@@ -47,8 +47,12 @@ class Intents:
         self._size = 0
         self._closed = False
 
-    def open(self) -> frozenset[str]:
+    async def open(self) -> frozenset[str]:
         """Starts the file anew, and returns what the last process left open."""
+        self._open = await self._thread.run(self._start)  # until they are told
+        return frozenset(self._open)
+
+    def _start(self) -> dict[str, None]:
         left: dict[str, None] = {}
         try:
             lines = self._path.read_bytes().splitlines() if self._path.exists() else []
@@ -65,9 +69,8 @@ class Intents:
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         except OSError as error:
             log.warning("changes under way are not noted", reason=error.strerror)
-        self._open = left  # until they are told
         self._write(_lines(True, left), anew=False)
-        return frozenset(left)
+        return left
 
     async def begin(self, session_id: str) -> None:
         """Returns when it is noted that a change of the session may come."""

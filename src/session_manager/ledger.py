@@ -1,8 +1,9 @@
 """What subscribers were told, kept in a file, so that a worker which was killed knows what they may have missed.
 
-The file follows a second or so behind, once everything has been delivered. In between, the sessions that are told of
+The file follows a second or so behind what has been delivered and answered. In between, the sessions that are told of
 are listed in a second file, which is not synced and outlives the process, not the machine: of those something may be
-untold. Files that cannot be used are done without: then a kill costs subscribers what was under way.
+untold. What is still under way when the file is saved stays listed in it, and what it says of those sessions stays as
+it was. Files that cannot be used are done without: then a kill costs subscribers what was under way.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ import structlog
 from msgspec import Struct
 
 from session_manager.catchup import Known, Told
-from session_manager.events import Emission
+from session_manager.events import Created, Deleted, Emission, MetaUpdated
 from session_manager.model import JsonObject, encode
 
 log = structlog.get_logger("session_manager.ledger")
@@ -26,10 +27,22 @@ log = structlog.get_logger("session_manager.ledger")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS session (id TEXT PRIMARY KEY, known BLOB NOT NULL, save INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS state (floor INTEGER NOT NULL, save INTEGER NOT NULL, clean INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS listed (line BLOB NOT NULL);
 """
 
+
+class Line(Struct, array_like=True, frozen=True):
+    """A session of which something may be untold."""
+
+    session_id: str
+    metadata: JsonObject | None
+    """What filters are to see of it, were it deleted."""
+    created_at: int | None = None
+    """When it was made, if that is among what may be untold."""
+
+
 _read_known = msgspec.json.Decoder(Known).decode
-_read_line = msgspec.json.Decoder(tuple[str, JsonObject | None]).decode
+_read_line = msgspec.json.Decoder(Line).decode
 
 
 class Past(Struct, frozen=True):
@@ -46,6 +59,7 @@ class Saving(Struct, frozen=True):
 
     gone: list[tuple[str]]
     rows: list[tuple[str, bytes, int]]
+    listed: list[tuple[bytes]]
     state: tuple[int, int, bool]
 
 
@@ -56,8 +70,10 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self._path, self._since_path = path, path.with_suffix(".since")
         self._save = 0
-        self._since: set[str] = set()
-        """Sessions that are listed in the second file."""
+        self._lines: dict[str, Line] = {}
+        """What is listed, in either file."""
+        self._fresh: set[str] = set()
+        """Sessions that were listed since the last save: their change may not even be made yet."""
         self._since_file: int | None = None
         self._db: sqlite3.Connection | None = None
 
@@ -90,23 +106,29 @@ class Ledger:
         told.floor, self._save, clean = state
         for session_id, known in db.execute("SELECT id, known FROM session ORDER BY save"):
             told.put(session_id, _read_known(known))
-        listed = {} if clean else self._listed()
-        for session_id, metadata in listed.items():
-            if session_id not in told.sessions:
-                told.put(session_id, Known(metadata=metadata))
-        told.changes.clear()  # the list stays until something is saved, by when they have been told again
-        return Past(bool(clean), frozenset(listed))
+        told.changes.clear()
+        if not clean:
+            self._read_lines(db, told)
+        return Past(bool(clean), frozenset(self._lines))
 
-    def _listed(self) -> dict[str, JsonObject | None]:
-        listed: dict[str, JsonObject | None] = {}
-        for line in self._since_path.read_bytes().splitlines() if self._since_path.exists() else ():
+    def _read_lines(self, db: sqlite3.Connection, told: Told) -> None:
+        """Whatever subscribers were told of these last, it may be another status or title than the file says."""
+        written = [line for (line,) in db.execute("SELECT line FROM listed")]
+        if self._since_path.exists():
+            written += self._since_path.read_bytes().splitlines()
+        for text in written:
             with contextlib.suppress(msgspec.MsgspecError):  # the last line may be torn
-                session_id, metadata = _read_line(line)
-                listed[session_id] = metadata
-        return listed
+                line = _read_line(text)
+                self._lines[line.session_id] = line
+                known = told.sessions.get(line.session_id) or Known()
+                known.status = known.labels = None
+                known.metadata = line.metadata
+                known.perhaps_created_at = known.perhaps_created_at or line.created_at
+                told.put(line.session_id, known)
 
     def begin(self, told: Told) -> None:
-        """From now on, whoever opens the file without this having been closed has followed a kill. Never raises."""
+        """From now on, whoever opens the file without this having been closed has followed a kill. Touches files; never
+        raises."""
         if self._db is None:
             return
         try:
@@ -117,24 +139,35 @@ class Ledger:
             self._since_file = os.open(self._since_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except (sqlite3.Error, OSError) as error:
             self._give_up(error)
-        self.save(self.saving(told))
 
     def lacks(self, emissions: Sequence[Emission]) -> bool:
-        """Whether a session that is to be told of is not listed yet."""
+        """Whether something that is to be told is not listed yet."""
         if self._since_file is not None:
             for emission in emissions:  # with every change, so no generator
-                if emission.event.session_id not in self._since:
+                if self._line(emission) is not None:
                     return True
         return False
+
+    def _line(self, emission: Emission) -> Line | None:
+        """What has to be listed before this is told; None when it is."""
+        event, metadata = emission.event, emission.metadata
+        listed = self._lines.get(event.session_id)
+        if listed is not None and not isinstance(event, Created | MetaUpdated | Deleted):
+            return None
+        created_at = event.created_at if isinstance(event, Created) else None
+        if listed is not None and listed.metadata is metadata and created_at in (None, listed.created_at):
+            return None
+        return Line(event.session_id, metadata, created_at)
 
     def lines(self, emissions: Sequence[Emission]) -> bytes:
         """What `write` has to write before these are told."""
         lines = b""
         for emission in emissions:
-            session_id = emission.event.session_id
-            if session_id not in self._since:
-                self._since.add(session_id)
-                lines += b"\n" + encode((session_id, emission.metadata))  # so a torn line before it ends there
+            line = self._line(emission)
+            if line is not None:
+                self._lines[line.session_id] = line
+                self._fresh.add(line.session_id)
+                lines += b"\n" + encode(line)  # so a torn line before it ends there
         return lines
 
     def write(self, lines: bytes) -> None:
@@ -146,21 +179,44 @@ class Ledger:
             except OSError as error:
                 self._give_up(error)
 
-    def saving(self, told: Told, *, clean: bool = False) -> Saving | None:
-        """What was noted since the last save, for `save`. What is told from now on has to be listed anew."""
-        if self._db is None or not (told.changes or clean):
+    def saving(
+        self,
+        told: Told,
+        owed: Collection[str] = (),
+        under_way: Collection[str] = (),
+        until: int | None = None,
+        *,
+        clean: bool = False,
+    ) -> Saving | None:
+        """For `save`: what was noted until a count of changes, but for sessions of which something is under way to
+        subscribers or owed to them, which stay listed. None when there is nothing new. What is told from now on of the
+        sessions that it holds has to be listed anew."""
+        if self._db is None:
+            return None
+        settled = [
+            session_id
+            for session_id, count in told.changes.items()
+            if (until is None or count <= until) and session_id not in owed and session_id not in under_way
+        ]
+        if not (settled or self._fresh or clean or any(session_id not in self._lines for session_id in owed)):
             return None
         self._save += 1
         gone, rows = [], []
-        for session_id in told.changes:
+        for session_id in settled:
+            del told.changes[session_id]
             known = told.sessions.get(session_id)
             if known is None:
                 gone.append((session_id,))
             else:
                 rows.append((session_id, encode(known), self._save))
-        told.changes.clear()
-        self._since.clear()
-        return Saving(gone, rows, (told.floor, self._save, clean))
+        kept = {*told.changes, *owed, *under_way, *self._fresh}.difference(settled)
+        self._fresh.clear()
+        self._lines = {session_id: line for session_id, line in self._lines.items() if session_id in kept}
+        for session_id in owed:
+            if session_id not in self._lines:
+                self._lines[session_id] = Line(session_id, told.sessions.get(session_id, Known()).metadata)
+        listed = [] if clean else [(encode(line),) for line in self._lines.values()]
+        return Saving(gone, rows, listed, (told.floor, self._save, clean))
 
     def save(self, saving: Saving | None) -> None:
         """Touches files; never raises."""
@@ -170,6 +226,8 @@ class Ledger:
             self._db.execute("BEGIN")
             self._db.executemany("DELETE FROM session WHERE id = ?", saving.gone)
             self._db.executemany("INSERT OR REPLACE INTO session VALUES (?, ?, ?)", saving.rows)
+            self._db.execute("DELETE FROM listed")
+            self._db.executemany("INSERT INTO listed VALUES (?)", saving.listed)
             self._db.execute("UPDATE state SET floor = ?, save = ?, clean = ?", saving.state)
             self._db.execute("COMMIT")
             if self._since_file is not None:

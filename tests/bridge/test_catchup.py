@@ -180,6 +180,15 @@ def test_what_is_remembered_is_bounded_and_old_sessions_count_as_told() -> None:
     assert told.floor == 1
 
 
+def test_entries_of_a_single_session_are_bounded_too() -> None:
+    told = Told(entries=100)
+    for number in range(1000):
+        told.note([Emission(entry_event("s", _entry(number)), None)])
+    assert told._count == len(told._entries["s"]) <= 100
+    assert told.knows("s", _entry(999))
+    assert not told.knows("s", _entry(0))
+
+
 # --- kept in files ---
 
 
@@ -227,6 +236,19 @@ async def test_after_a_kill_what_was_told_since_the_last_save_is_doubtful(noted:
     told, past = reopened(tmp_path / "told.db")
     assert (past.clean, past.doubtful) == (False, {"n0", "n1", "n2"})
     assert told.sessions["n2"].metadata == {"label": 2}
+
+
+def test_a_session_whose_change_failed_does_not_stay_listed(tmp_path: Path) -> None:
+    ledger, told = Ledger(tmp_path / "told.db"), Told()
+    ledger.open(told)
+    ledger.begin(told)
+    for session_id in ("failed", "next", "last"):
+        ledger.write(ledger.lines(deleted(session_id)))
+        if session_id != "failed":
+            told.note(deleted(session_id))
+        ledger.save(ledger.saving(told))
+        assert ledger.lacks(deleted("failed")) is (session_id != "failed"), "it may be on its way at first"
+    ledger.abandon()
 
 
 @pytest.mark.parametrize("damage", [b"not a database at all, but long enough to be looked at" * 50, b""])
@@ -299,8 +321,12 @@ async def account(tmp_path: Path) -> AsyncIterator[Account]:
     async def backlog() -> int:
         return 0
 
-    made = Account(Hub(), tmp_path / "told.db", backlog)  # type: ignore[arg-type] # all of it that is needed here
+    async def under_way() -> set[str]:
+        return set()
+
+    made = Account(Hub(), tmp_path / "told.db", backlog, under_way)  # type: ignore[arg-type] # all of it that is needed here
     await made.open()
+    await made.begin(None)
     keeping = asyncio.create_task(made.keep(lambda: None))
     await asyncio.sleep(0)
     made.ready()
@@ -503,23 +529,35 @@ async def test_a_disk_that_does_not_answer_does_not_stop_events(
 async def test_intents_that_were_not_done_outlive_the_process(tmp_path: Path) -> None:
     path = tmp_path / "intents"
     first = Intents(path)
-    assert first.open() == frozenset()
+    assert await first.open() == frozenset()
     for session_id in ("a", "b\n", "c"):
         await first.begin(session_id)
     first.done("a")
     await first.close()
     path.write_bytes(path.read_bytes() + b'[true,"to')
     second = Intents(path)
-    assert second.open() == {"b\n", "c"}
+    assert await second.open() == {"b\n", "c"}
     second.done("c")
     await second.close()
-    assert Intents(path).open() == {"b\n"}
+    assert await Intents(path).open() == {"b\n"}
+
+
+async def test_a_disk_that_hangs_while_intents_are_read_does_not_stop_the_event_loop(tmp_path: Path) -> None:
+    intents, go = Intents(tmp_path / "intents"), threading.Event()
+    start = intents._start
+    intents._start = lambda: (go.wait(5), start())[1]  # type: ignore[method-assign]
+    opening = asyncio.create_task(intents.open())
+    await asyncio.sleep(0.01)
+    assert not opening.done()
+    go.set()
+    assert await opening == frozenset()
+    await intents.close()
 
 
 async def test_a_session_that_is_changed_again_soon_stays_noted(tmp_path: Path) -> None:
     path = tmp_path / "intents"
     intents = Intents(path)
-    intents.open()
+    await intents.open()
     for _ in range(3):
         await intents.begin("a")
         intents.done("a")
@@ -527,12 +565,12 @@ async def test_a_session_that_is_changed_again_soon_stays_noted(tmp_path: Path) 
     await intents.begin("a")
     await intents.close()
     await intents.close()
-    assert Intents(path).open() == {"a"}
+    assert await Intents(path).open() == {"a"}
 
 
 async def test_the_file_of_intents_stays_small(tmp_path: Path) -> None:
     intents = Intents(tmp_path / "intents")
-    intents.open()
+    await intents.open()
     await intents.begin("kept")
     for number in range(60_000):
         await intents.begin(f"{number}")
@@ -541,7 +579,7 @@ async def test_the_file_of_intents_stays_small(tmp_path: Path) -> None:
             intents._close_over()
     await intents.close()
     assert (tmp_path / "intents").stat().st_size < 2 << 20
-    assert Intents(tmp_path / "intents").open() == {"kept"}
+    assert await Intents(tmp_path / "intents").open() == {"kept"}
 
 
 class Damaged(MemoryStore):
@@ -572,7 +610,42 @@ async def test_a_session_that_cannot_be_read_keeps_no_other_from_being_told(acco
     assert list(bridge._doubts) == ["damaged"], "which is looked at again"
     await account.told_all()
     assert hub.told == ["whole"]
-    assert bridge._suspects == {"damaged"}
+    assert account.owed == {"damaged"}
+
+
+async def test_what_the_last_bridge_left_untold_stays_listed_until_it_was_compared(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main instance may be away for longer than this bridge lives."""
+    account.owed.add("s")
+    bridge = await _compared(account, tmp_path, Change("s", META_OF_S))
+
+    def left() -> bytes:
+        db = sqlite3.connect(f"file:{tmp_path / 'told.db'}?immutable=1", uri=True)
+        return b"".join(line for (line,) in db.execute("SELECT line FROM listed"))
+
+    async def saved() -> None:
+        await account._save()
+        await account._files.run(lambda: account._ledger._db.execute("PRAGMA wal_checkpoint(TRUNCATE)"))  # type: ignore[union-attr] # it is open
+
+    for session_id in ("a", "b"):
+        account.publish(deleted(session_id))
+        await account.told_all()
+        await saved()
+        assert b'"s"' in left()
+    await bridge._catch_up()
+    await account.told_all()
+    await saved()
+    assert b'"s"' not in left()
+
+
+async def test_an_account_that_owes_something_is_not_closed_as_clean(account: Account, tmp_path: Path) -> None:
+    account.owed.add("s")
+    account._files.stop = lambda: None  # type: ignore[method-assign] # it is closed once more at the end
+    await account._save()
+    await account.close(clean=True)
+    _, past = reopened(tmp_path / "told.db")
+    assert (past.clean, past.doubtful) == (False, {"s"})
 
 
 async def test_the_file_is_written_while_a_change_becomes_durable(account: Account) -> None:

@@ -7,6 +7,7 @@ event of a session that is not listed in the file yet waits for that, and those 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
@@ -26,9 +27,8 @@ from session_manager.stores.threads import WorkThread
 
 log = structlog.get_logger("session_manager.worker")
 
-SAVE, UNSAVED = 1.0, 60
-"""Seconds between two looks at whether the account can be saved, which is when nothing waits to be delivered; and how
-many looks may pass without."""
+SAVE = 1.0
+"""Seconds between two looks at what of the account can be saved, which is what subscribers have answered."""
 
 FAR_BACK = 5_000
 """Most sessions that are compared after a kill."""
@@ -43,9 +43,20 @@ class Account:
     past: Past | None = None
     """What the worker before left, once this is open; None when there was none."""
 
-    def __init__(self, hub: Hub, path: Path, backlog: Callable[[], Awaitable[int]]) -> None:
-        self._hub, self._backlog = hub, backlog
+    def __init__(
+        self,
+        hub: Hub,
+        path: Path,
+        backlog: Callable[[], Awaitable[int]],
+        under_way: Callable[[], Awaitable[Collection[str]]],
+    ) -> None:
+        """`backlog`: the longest queue of deliveries. `under_way`: sessions of which something is not delivered yet.
+        Both count what was published so far."""
+        self._hub, self._backlog, self._under_way = hub, backlog, under_way
         self.told = Told()
+        self.owed: set[str] = set()
+        """Sessions that have to be compared with the store before anybody can say what subscribers were told of
+        them."""
         self._ledger = Ledger(path)
         self._files = WorkThread("account")
         self._held: deque[tuple[Callable[[Sequence[Emission]], None], Sequence[Emission]]] = deque()
@@ -59,16 +70,29 @@ class Account:
 
     async def open(self) -> None:
         self.past = await self._files.run(self._ledger.open, self.told)
+        if self.past is not None:
+            self.owed |= self.past.doubtful
+
+    async def begin(self, store: Store | None) -> None:
+        """Before the first change. What a store of the worker's own holds by now counts as told when nothing else is
+        known."""
+        if self.past is None and store is not None:
+            with contextlib.suppress(SessionManagerError, msgspec.MsgspecError):  # it is not what a start depends on
+                page = await store.sessions(ListQuery(limit=1))
+                self.told.floor = max([self.told.floor, *(meta.updated_at for meta in page.metas)])
+        await self._files.run(self._ledger.begin, self.told)
+        await self._save()
 
     def expect(self, emissions: Sequence[Emission]) -> None:
         """To be told of events that are to go out once their change is durable: what the file needs is written
         meanwhile."""
-        if self._ready.is_set() and self._must_list(emissions):
+        if self._must_list(emissions):
             self._list(emissions)
 
     def _must_list(self, emissions: Sequence[Emission]) -> bool:
-        """Whether the file lacks what somebody is to be told of: what nobody listens to cannot be missed."""
-        return self._ledger.lacks(emissions) and self._hub.is_heard(emissions)
+        """Whether the file lacks what somebody is to be told of: what nobody listens to cannot be missed, but who that
+        is is known once the bindings are there."""
+        return self._ledger.lacks(emissions) and (not self._ready.is_set() or self._hub.is_heard(emissions))
 
     def _list(self, emissions: Sequence[Emission]) -> None:
         lines = self._ledger.lines(emissions)
@@ -111,7 +135,10 @@ class Account:
                 for _ in range(count):
                     tell, emissions = self._held[0]
                     self.told.note(emissions)
-                    tell(emissions)
+                    try:
+                        tell(emissions)
+                    except Exception:
+                        log.exception("events could not be told")  # they must not keep those behind them
                     self._held.popleft()  # last, so that nothing overtakes
         finally:
             self._letting_out = None
@@ -142,39 +169,38 @@ class Account:
     async def keep(self, own: Callable[[], Store | None]) -> None:
         """Tells what a worker that was killed may not have told any more of a store of its own, which `own` gives;
         then saves the account, for ever."""
-        self._ledger.begin(self.told)
-        past = self.past
-        if past is not None and not past.clean:
-            store = own()
-            if store is not None:
-                try:
-                    await self._tell_again(store, past.doubtful)
-                except SessionManagerError as error:
-                    log.warning("what was not told before the worker ended cannot be told", error=str(error))
-        self._kept = True
-        looks = 0
+        store = own()
+        if self.past is None or self.past.clean or store is None:
+            self._kept = True
+        else:
+            try:
+                await self._tell_again(store)
+                self._kept = True
+            except SessionManagerError as error:
+                log.warning("what was not told before the worker ended cannot be told", error=str(error))
         while True:
             await asyncio.sleep(SAVE)
-            looks += 1
-            if (looks >= UNSAVED or not await self._backlog()) and not self._held:  # what waits may be listed already
-                looks = 0
-                await self._files.run(self._ledger.save, self._ledger.saving(self.told))
+            until = self.told.count_of_changes  # what is published while the deliveries are asked may be under way
+            await self._save(until, await self._under_way())
 
-    async def _tell_again(self, store: Store, doubtful: Collection[str]) -> None:
+    async def _save(self, until: int | None = None, under_way: Collection[str] = ()) -> None:
+        held = {emission.event.session_id for _, emissions in self._held for emission in emissions}
+        saving = self._ledger.saving(self.told, self.owed, held.union(under_way), until)
+        if saving is not None:
+            await self._files.run(self._ledger.save, saving)
+
+    async def _tell_again(self, store: Store) -> None:
         """Compares what was told last with the store, newest changes first, as far back as it matters."""
         await self.room()
-        newest = max((known.updated_at for known in self.told.sessions.values()), default=None)
-        metas: list[SessionMeta] = []
-        query = ListQuery(limit=500)
-        while newest is not None:
-            page = await store.sessions(query)
-            metas += page.metas
-            if not page.more or page.metas[-1].updated_at < newest - SKEW or len(metas) >= FAR_BACK:
-                break
-            query = msgspec.structs.replace(query, after=(page.metas[-1].updated_at, page.metas[-1].session_id))
+        metas = await self._latest(store)
+        there = {meta.session_id for meta in metas}
         events = 0
-        for session_id in dict.fromkeys([*self.told.changed(metas), *doubtful]):
+        for session_id in dict.fromkeys([*self.told.changed(metas), *self.owed]):
             try:
+                if session_id not in there and session_id not in self.owed:
+                    meta = (await store.session(session_id)).meta
+                    if meta is not None and not self.told.differs(meta):
+                        continue
                 emissions = await self.told.difference(store, session_id, settled=self.settled)
             except (SessionManagerError, msgspec.MsgspecError) as error:
                 log.warning("what was not told of a session cannot be told", session_id=session_id, error=str(error))
@@ -183,12 +209,25 @@ class Account:
                 self.publish(emissions)
                 events += len(emissions)
                 await self.room()
+        self.owed.clear()
         log.info("told what a worker that was killed may not have told", events=events)
+
+    async def _latest(self, store: Store) -> list[SessionMeta]:
+        """The records of the sessions that were changed last, back to where everything was told."""
+        newest = max([self.told.floor, *(known.updated_at for known in self.told.sessions.values())])
+        metas: list[SessionMeta] = []
+        query = ListQuery(limit=500)
+        while True:
+            page = await store.sessions(query)
+            metas += page.metas
+            if not page.more or page.metas[-1].updated_at < newest - SKEW or len(metas) >= FAR_BACK:
+                return metas
+            query = msgspec.structs.replace(query, after=(page.metas[-1].updated_at, page.metas[-1].session_id))
 
     async def close(self, *, clean: bool) -> None:
         """`clean`: everything that was published has been delivered. Otherwise the files stay as a kill would leave
         them, and the next worker tells what may not have been told."""
-        if clean and self._kept and not self._held:
+        if clean and self._kept and not self._held and not self.owed:
             await self._files.run(self._ledger.close, self._ledger.saving(self.told, clean=True))
         else:
             await self._files.run(self._ledger.abandon)

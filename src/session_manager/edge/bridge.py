@@ -83,7 +83,6 @@ class Bridge:
         self._heard_before: set[str] = set()
         self._doubts: dict[str, tuple[float, frozenset[str] | None]] = {}
         """Since when, and of which entries; None stands for all of them."""
-        self._suspects: set[str] = set()
         self._foretold = Foretold()
         self._echoes: dict[str, tuple[Any, asyncio.Future[None]]] = {}
         """The last event published of each session that a caller may wait for."""
@@ -97,16 +96,16 @@ class Bridge:
         """Connects and attaches the relay. `replayed`: all that is there will be told. Otherwise it counts as told,
         unless it is known from the past what was. Raises StorageError; then nothing is left."""
         past = None if replayed else self._account.past
-        self._suspects = set() if past is None else set(past.doubtful)
         self._loop = asyncio.get_running_loop()
         try:
             await together(self._learn(known=replayed or past is not None), self._connect_relay())
+            left = await self._intents.open()
         except BaseException:
             await self.closed()
             raise
         self._relay.on_state(self._relay_changed)
         self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id)
-        for session_id in self._intents.open():
+        for session_id in left:
             self._doubts[session_id] = (float("-inf"), None)
         self._watching = self._loop.create_task(self._watch([] if replayed else [0.0]))
 
@@ -209,13 +208,13 @@ class Bridge:
                 due = bool(passes) and now >= passes[0]
                 await self._settle_doubts(now if due else now - DOUBT)  # first, for catching up tells only this side
                 if due:
-                    self._suspects |= self._heard | self._heard_before
+                    self._account.owed |= self._heard | self._heard_before
                     await self._catch_up()
                     del passes[0]
                 await asyncio.sleep(WATCH)
                 seen = await self._look()
                 if seen is None or seen != present:
-                    self._suspects |= self._heard | self._heard_before
+                    self._account.owed |= self._heard | self._heard_before
                 if seen is None:
                     present = None
                     self._rebind(self._loop.time())
@@ -265,22 +264,20 @@ class Bridge:
 
     async def _catch_up(self) -> None:
         """Tells local subscribers what differs from what they were told."""
-        suspects, self._suspects = self._suspects, set()
+        owed = self._account.owed
         events = 0
-        try:
-            changed = self._told.changed(await self.store.metas())
-            for session_id in dict.fromkeys([*changed, *sorted(suspects)]):
-                await self._account.room()
-                emissions = await self._difference(session_id)
-                if emissions is None:
-                    self._suspects.add(session_id)  # for the next time
-                suspects.discard(session_id)
-                if emissions:
-                    self._account.publish_locally(emissions)
-                    self._foretold.note(emissions)
-                    events += len(emissions)
-        finally:
-            self._suspects |= suspects
+        changed = self._told.changed(await self.store.metas())
+        for session_id in dict.fromkeys([*changed, *sorted(owed)]):
+            await self._account.room()
+            emissions = await self._difference(session_id)
+            if emissions is None:
+                owed.add(session_id)  # for the next time
+                continue
+            if emissions:
+                self._account.publish_locally(emissions)
+                self._foretold.note(emissions)
+                events += len(emissions)
+            owed.discard(session_id)
         log.info("compared with the main instance", events=events)
 
     async def _settle_doubts(self, until: float) -> None:

@@ -71,7 +71,7 @@ class Worker:
         self._delivery = Delivery(self._send)
         self._hub = Hub(self._bindings, self._post)
         files, file = base_directory() / DATA_DIR, f"told-{quote(name, safe='')}"
-        self._account = Account(self._hub, files / f"{file}.db", self._backlog)
+        self._account = Account(self._hub, files / f"{file}.db", self._backlog, self._under_way)
         self._runtimes = Runtimes(url, name, self._account, files / f"{file}.intents")
         self._closing = False
         self._serving = asyncio.Event()
@@ -131,6 +131,7 @@ class Worker:
             raise InvalidConfiguration(f"the stored configuration is not valid: {error}") from None
         self._service = Service(runtime, SystemClock(), RandomIds(), self._configurator)
         self._configurator.service = self._service
+        await self._account.begin(self._own_store())
         self._serving.set()
         log.info("serving", worker=self._name, namespace=self._calls.namespace, engine=self._url)
 
@@ -233,6 +234,15 @@ class Worker:
 
     async def _waiting(self) -> int:
         return self._delivery.backlog()
+
+    async def _under_way(self) -> set[str]:
+        """Sessions with deliveries that are not answered yet, once what was published is among them. On the calls'
+        loop."""
+        await self._account.told_all()
+        return await self._of_deliveries(self._unanswered())
+
+    async def _unanswered(self) -> set[str]:
+        return self._delivery.under_way()
 
     async def _of_deliveries(self, asked: Coroutine[Any, Any, T]) -> T:
         """What a coroutine returns on the loop of the deliveries."""
