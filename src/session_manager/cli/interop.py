@@ -74,11 +74,12 @@ def opencode_extras(*, functions: bool, follow: str | None) -> Extras:
         from session_manager.interop.opencode.cli import PASSWORD
         from session_manager.interop.opencode.client import Server
         from session_manager.interop.opencode.follow import Mirror
+        from session_manager.interop.opencode.progress import on_change
 
         assert follow is not None
         server = Server(follow, os.environ.get(PASSWORD))
         try:
-            await Mirror(server, ServiceTarget(service), tell=_logging(follow)).run()
+            await Mirror(server, ServiceTarget(service), tell=on_change(_logging(follow))).run()
         finally:
             await server.close()
 
@@ -92,15 +93,9 @@ def opencode_extras(*, functions: bool, follow: str | None) -> Extras:
 
 
 def _logging(url: str) -> Callable[[MirrorProgress], None]:
-    """Logs what changes for whoever operates a mirror, and not every commit."""
     log = structlog.get_logger("session_manager.opencode")
-    before: list[tuple[bool, int]] = []
 
     def tell(progress: MirrorProgress) -> None:
-        now = progress.connected, progress.left_out
-        if before and before[-1] == now:
-            return
-        before[:] = [now]
         if progress.connected and progress.left_out:
             log.warning("following all but some", server=url, left_out=progress.left_out, reason=progress.last)
         elif progress.connected:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from session_manager.interop.opencode.client import NotInstalled, Server, Server
 from session_manager.interop.opencode.exports import Format, as_json, export_log, export_session
 from session_manager.interop.opencode.follow import Mirror
 from session_manager.interop.opencode.functions import ImportedSession, told, write
-from session_manager.interop.opencode.progress import MirrorProgress
+from session_manager.interop.opencode.progress import MirrorProgress, on_change
 from session_manager.interop.opencode.servers import read_server
 from session_manager.interop.opencode.sessions import Refused, SourceSession
 from session_manager.interop.opencode.sources import find_files, read, read_file
@@ -87,7 +88,7 @@ def import_opencode(
     """
     added = labels(metadata)
     with _told():
-        outcome = _run(_import(sources, store, added, session, dry_run=dry_run, quiet=as_json_))
+        outcome = asyncio.run(_import(sources, store, added, session, dry_run=dry_run, quiet=as_json_))
     if as_json_:
         click.echo(msgspec.json.format(msgspec.json.encode(outcome), indent=2).decode())
     else:
@@ -122,7 +123,7 @@ def export_opencode(session: str, form: str, output: Path, store: str, as_json_:
     stderr says so.
     """
     with _told():
-        data, summary = _run(_export(session, form, store))
+        data, summary = asyncio.run(_export(session, form, store))
     if str(output) == "-":
         if as_json_:
             raise click.UsageError("--json tells of the outcome on stdout: name a file with --output")
@@ -152,7 +153,7 @@ def follow_opencode(url: str, store: str, metadata: str | None, only: tuple[str,
     """
     added = labels(metadata)
     with _told():
-        _run(_follow(url, store, added, set(only) or None, once=once))
+        asyncio.run(_follow(url, store, added, set(only) or None, once=once))
 
 
 # --- outcome ---
@@ -214,7 +215,7 @@ async def _import(
                     await _from_server(name, session, target, added, outcome, bar)
                 elif name == "-":
                     data = sys.stdin.buffer.read()
-                    await _from_file("stdin", lambda data=data: read(data, "stdin", session), target, added, outcome)  # type: ignore[misc] # the default binds the value
+                    await _from_file("stdin", partial(read, data, "stdin", session), target, added, outcome)
                 else:
                     await _from_paths(Path(name), session, target, added, outcome, bar)
     return outcome
@@ -227,7 +228,7 @@ async def _from_paths(
     if not files:
         outcome.refused.append(Refusal(str(path), "the directory holds no JSON files"))
     for file in bar.track(files, description="importing"):
-        await _from_file(str(file), lambda file=file: read_file(file, session), target, added, outcome)  # type: ignore[misc] # the default binds the value
+        await _from_file(str(file), partial(read_file, file, session), target, added, outcome)
 
 
 async def _from_file(
@@ -284,19 +285,15 @@ async def _export(session_id: str, form: str, url: str) -> tuple[bytes, dict[str
 
 async def _follow(url: str, store_url: str, added: JsonObject | None, only: set[str] | None, *, once: bool) -> None:
     server = Server(url, os.environ.get(PASSWORD))
-    shown: list[tuple[bool, int]] = []
 
     def tell(progress: MirrorProgress) -> None:
-        now = progress.connected, progress.left_out
-        if not shown or shown[-1] != now:
-            shown[:] = [now]
-            state = "following" if progress.connected else f"waiting for {url}"
-            but = f", {progress.left_out} sessions left out" if progress.left_out else ""
-            click.echo(f"{state}{but}{f' ({plain(progress.last)})' if progress.last else ''}", err=True)
+        state = "following" if progress.connected else f"waiting for {url}"
+        but = f", {progress.left_out} sessions left out" if progress.left_out else ""
+        click.echo(f"{state}{but}{f' ({plain(progress.last)})' if progress.last else ''}", err=True)
 
     try:
         async with _opened(_store(store_url)) as store:
-            mirror = Mirror(server, StoreTarget(store), added=added, tell=tell, only=only)
+            mirror = Mirror(server, StoreTarget(store), added=added, tell=on_change(tell), only=only)
             if once:
                 await mirror.catch_up()
             else:
@@ -355,10 +352,6 @@ def _bar(quiet: bool) -> Progress:
         transient=True,
         disable=quiet or not sys.stderr.isatty(),
     )
-
-
-def _run(work: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(work)
 
 
 @contextlib.contextmanager

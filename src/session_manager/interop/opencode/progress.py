@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
 
 
@@ -16,3 +18,17 @@ class MirrorProgress(Struct):
     """Sessions at present."""
     connected: bool = False
     last: str = ""
+
+
+def on_change(tell: Callable[[MirrorProgress], None]) -> Callable[[MirrorProgress], None]:
+    """Tells what changes for whoever operates a mirror, and not every commit."""
+    before: tuple[bool, int] | None = None
+
+    def changed(progress: MirrorProgress) -> None:
+        nonlocal before
+        now = progress.connected, progress.left_out
+        if now != before:
+            before = now
+            tell(progress)
+
+    return changed
