@@ -17,6 +17,7 @@ from session_manager.interop.opencode.events import read_event
 from session_manager.interop.opencode.exports import export_session, stored_records
 from session_manager.interop.opencode.follow import Mirror
 from session_manager.interop.opencode.imports import Plan
+from session_manager.interop.opencode.progress import MirrorProgress, on_change
 from session_manager.interop.opencode.replay import Replay
 from session_manager.interop.opencode.servers import read_server
 from session_manager.interop.opencode.sessions import Refused
@@ -589,3 +590,14 @@ async def test_a_server_is_a_source_too(later: LaterServer) -> None:
         await until(came_to(store, TOOLS[-1]["durable"]["seq"]))
     assert [e for e in target.told() if not isinstance(e, StatusChanged)] == []
     assert list(differences((await export_session(store, SESSION)).document["messages"], transfer["messages"])) == []
+
+
+def test_who_operates_a_mirror_is_told_of_changes_and_not_of_every_commit() -> None:
+    told: list[tuple[bool, int]] = []
+    tell = on_change(lambda progress: told.append((progress.connected, progress.left_out)))
+    progress = MirrorProgress()
+    for progress.connected, progress.left_out in ((False, 0), (True, 0), (True, 1), (False, 1)):
+        for _ in range(2):
+            progress.commits += 1
+            tell(progress)
+    assert told == [(False, 0), (True, 0), (True, 1), (False, 1)]
