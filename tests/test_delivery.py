@@ -207,6 +207,20 @@ async def test_sessions_whose_events_were_all_dropped_do_not_keep_those_of_other
     assert not delivery._outboxes["a"].lanes
 
 
+async def test_sessions_whose_events_were_all_dropped_leave_nothing_behind() -> None:
+    subscribers = Subscribers()
+    subscribers.silent.add("a")
+    delivery = Delivery(subscribers.send, Pace(unanswered=2, waiting=10))
+    for session in range(1000):
+        delivery.take(parcels(binding("a"), range(1), f"s{session}"))
+    outbox = delivery._outboxes["a"]
+    assert (len(outbox.lanes), len(outbox.stalled)) == (12, 10)
+    assert outbox.tally.dropped == 988
+    subscribers.answers["a"].set()
+    assert await delivery.drain(5) == 0
+    assert (outbox.tally.answered, outbox.lanes) == (12, {})
+
+
 async def test_a_full_queue_is_also_one_of_many_bytes() -> None:
     subscribers = Subscribers()
     subscribers.silent.add("a")

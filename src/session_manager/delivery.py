@@ -17,7 +17,7 @@ Everything here runs on one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import structlog
@@ -133,7 +133,7 @@ class _Outbox:
         self.binding = binding
         self.lanes: dict[str, _Lane] = {}
         self.order: deque[_Waiting] = deque()
-        self.stalled: deque[_Lane] = deque()
+        self.stalled: OrderedDict[str, _Lane] = OrderedDict()
         self.tally = Tally()
         self.unanswered = self.count = self.bytes = 0
         self.reachable = True
@@ -257,6 +257,7 @@ class Delivery:
             oldest = outbox.order.popleft()
             if not oldest.gone:
                 self._discard(outbox, oldest)
+                self._let_go(outbox, oldest.lane)
                 outbox.tally.dropped += 1
                 if outbox.tally.dropped == 1 or outbox.tally.dropped % self._pace.waiting == 0:
                     log.warning(
@@ -284,7 +285,7 @@ class Delivery:
             return
         if outbox.unanswered >= self._pace.unanswered:
             lane.stalled = True
-            outbox.stalled.append(lane)
+            outbox.stalled[lane.session_id] = lane
             return
         waiting = lane.queue[0]
         payload = waiting.payload
@@ -351,10 +352,16 @@ class Delivery:
             self._advance(outbox, lane)
         self._close(outbox, lane)
         while outbox.stalled and outbox.unanswered < self._pace.unanswered:
-            next_lane = outbox.stalled.popleft()
+            _, next_lane = outbox.stalled.popitem(last=False)
             next_lane.stalled = False
             self._advance(outbox, next_lane)
-            self._close(outbox, next_lane)  # all that it had may have been dropped meanwhile
+
+    def _let_go(self, outbox: _Outbox, lane: _Lane) -> None:
+        """Of a lane of which everything was dropped, there may be any number."""
+        if lane.stalled and not lane.queue:
+            del outbox.stalled[lane.session_id]
+            lane.stalled = False
+            self._close(outbox, lane)
 
     def _close(self, outbox: _Outbox, lane: _Lane) -> None:
         """Lets go of a lane that has nothing to do."""
