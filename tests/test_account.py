@@ -329,6 +329,20 @@ async def test_of_a_session_that_was_made_again_the_deletion_is_told_with_the_la
         assert life.heard == [("deleted", "s"), ("created", "s")]
 
 
+async def test_of_a_session_that_was_made_again_while_something_was_under_way_the_deletion_is_told(
+    lives: Lives,
+) -> None:
+    first, second = changed(5, created_at=5), changed(8, created_at=8)
+    async with lives() as life:
+        life.under_way.add("s")
+        await life.make(put(first), Created.of(first))
+        await life.make(GONE, Deleted(session_id="s", timestamp=7))
+        await life.saved()
+        await life.make(put(second), Created.of(second), told=False)
+    async with lives() as life:
+        assert life.heard[:2] == [("deleted", "s"), ("created", "s")]
+
+
 async def test_what_happens_before_the_bindings_are_there_is_told_after_a_kill(lives: Lives, tmp_path: Path) -> None:
     async with lives(bound=False) as life:
         await life.store.commit(life.store.ahead(), put(record("older than the account")))

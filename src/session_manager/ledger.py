@@ -24,6 +24,9 @@ from session_manager.model import JsonObject, encode
 
 log = structlog.get_logger("session_manager.ledger")
 
+MOST = 10_000
+"""Most sessions that stay listed at a save; the oldest are let go."""
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS session (id TEXT PRIMARY KEY, known BLOB NOT NULL, save INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS state (floor INTEGER NOT NULL, save INTEGER NOT NULL, clean INTEGER NOT NULL);
@@ -38,7 +41,7 @@ class Line(Struct, array_like=True, frozen=True):
     metadata: JsonObject | None
     """What filters are to see of it, were it deleted."""
     created_at: int | None = None
-    """When it was made, if that is among what may be untold."""
+    """When it was made, if that is among what may be untold; of several of this id, the first."""
 
 
 _read_known = msgspec.json.Decoder(Known).decode
@@ -59,7 +62,7 @@ class Saving(Struct, frozen=True):
 
     gone: list[tuple[str]]
     rows: list[tuple[str, bytes, int]]
-    listed: list[tuple[bytes]]
+    listed: list[Line]
     state: tuple[int, int, bool]
 
 
@@ -155,7 +158,9 @@ class Ledger:
         if listed is not None and not isinstance(event, Created | MetaUpdated | Deleted):
             return None
         created_at = event.created_at if isinstance(event, Created) else None
-        if listed is not None and listed.metadata is metadata and created_at in (None, listed.created_at):
+        if listed is not None and listed.created_at is not None:
+            created_at = listed.created_at
+        if listed is not None and listed.metadata is metadata and listed.created_at == created_at:
             return None
         return Line(event.session_id, metadata, created_at)
 
@@ -215,7 +220,9 @@ class Ledger:
         for session_id in owed:
             if session_id not in self._lines:
                 self._lines[session_id] = Line(session_id, told.sessions.get(session_id, Known()).metadata)
-        listed = [] if clean else [(encode(line),) for line in self._lines.values()]
+        while len(self._lines) > MOST:
+            del self._lines[next(iter(self._lines))]
+        listed = [] if clean else list(self._lines.values())
         return Saving(gone, rows, listed, (told.floor, self._save, clean))
 
     def save(self, saving: Saving | None) -> None:
@@ -227,7 +234,7 @@ class Ledger:
             self._db.executemany("DELETE FROM session WHERE id = ?", saving.gone)
             self._db.executemany("INSERT OR REPLACE INTO session VALUES (?, ?, ?)", saving.rows)
             self._db.execute("DELETE FROM listed")
-            self._db.executemany("INSERT INTO listed VALUES (?)", saving.listed)
+            self._db.executemany("INSERT INTO listed VALUES (?)", ((encode(line),) for line in saving.listed))
             self._db.execute("UPDATE state SET floor = ?, save = ?, clean = ?", saving.state)
             self._db.execute("COMMIT")
             if self._since_file is not None:

@@ -238,6 +238,20 @@ async def test_after_a_kill_what_was_told_since_the_last_save_is_doubtful(noted:
     assert told.sessions["n2"].metadata == {"label": 2}
 
 
+def test_what_stays_listed_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("session_manager.ledger.MOST", 3)
+    ledger, told = Ledger(tmp_path / "told.db"), Told()
+    ledger.open(told)
+    ledger.begin(told)
+    under_way = [f"s{number}" for number in range(5)]
+    for session_id in under_way:
+        ledger.write(ledger.lines(deleted(session_id)))
+        told.note(deleted(session_id))
+    ledger.save(ledger.saving(told, under_way=under_way))
+    ledger.abandon()
+    assert reopened(tmp_path / "told.db")[1].doubtful == {"s2", "s3", "s4"}
+
+
 def test_a_session_whose_change_failed_does_not_stay_listed(tmp_path: Path) -> None:
     ledger, told = Ledger(tmp_path / "told.db"), Told()
     ledger.open(told)
