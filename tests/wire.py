@@ -30,7 +30,7 @@ from session_manager.events import STORE_EVENTS
 from session_manager.functions import FUNCTIONS
 from tests.sdk import call, close_client, open_client
 
-COMMAND = (sys.executable, "-c", "from session_manager.cli import main; main()")
+COMMAND = (sys.executable, "-m", "session_manager")
 """`session-manager` of this interpreter."""
 
 MARK = -(1 << 52)

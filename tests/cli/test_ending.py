@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -101,3 +102,52 @@ def test_another_thread_may_tell_and_what_is_told_stays_told() -> None:
     finally:
         for number, handler in zip(SIGNALS, handlers, strict=True):
             signal.signal(number, handler)
+
+
+WHILE_AN_IMPORT_ENDS = """
+import signal, sys
+from session_manager.__main__ import main
+
+def entered(frame, event, arg):
+    if frame.f_code.co_name == "cb" and "importlib" in frame.f_code.co_filename:
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGINT)
+
+sys.argv = ["session-manager", "manifest"]
+sys.setprofile(entered)
+main()
+"""
+
+
+def test_ctrl_c_in_the_imports_of_a_command_is_not_lost_and_shows_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WHILE_AN_IMPORT_ENDS], capture_output=True, text=True, env=clean_environment()
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize(
+    "command", [("dev", "--port", "0"), ("serve", "--url", "ws://127.0.0.1:1"), ("watch", "--url", "ws://127.0.0.1:1")]
+)
+def test_a_command_that_goes_on_and_on_can_be_told_to_end_before_it_imports_more(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    code = f"""
+import signal, sys
+from session_manager.cli import ending, main
+
+class Told(ending.Ending):
+    def __init__(self):
+        assert "session_manager.edge.client" not in sys.modules
+        assert "session_manager.dev" not in sys.modules
+        super().__init__()
+        signal.raise_signal(signal.SIGTERM)
+
+ending.Ending = Told
+main({list(command)!r})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=clean_environment(), cwd=tmp_path, timeout=30
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -53,7 +54,10 @@ class _Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return command(cmd_name) if cmd_name in COMMANDS else None
+        found = command(cmd_name) if cmd_name in COMMANDS else None
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # until here, see `__main__`
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return found
 
 
 def command(name: str) -> click.Command:

@@ -10,6 +10,7 @@ import click
 
 from session_manager import config, logs
 from session_manager.cli import serve
+from session_manager.cli.ending import Ending
 from session_manager.cli.options import PORT
 from session_manager.terminal import fail
 
@@ -47,6 +48,7 @@ def engine(port: int, host: str, config_dir: Path | None, allow_remote: bool) ->
 @click.option("--config", "seed", type=click.Path(path_type=Path), help="First-boot configuration (YAML or TOML).")
 def dev(port: int, seed: Path | None) -> None:
     """Run a loopback engine and the worker on it, on SQLite below ./data: everything in one command."""
+    ending = Ending()
     from session_manager.dev import EngineThread
 
     data = config.base_directory() / config.DATA_DIR
@@ -54,7 +56,7 @@ def dev(port: int, seed: Path | None) -> None:
     try:
         with EngineThread(port=port, config_dir=DATA / "engine") as running:
             ready = _Announce(running.url, data)
-            sys.exit(serve.run(running.url, seed, None, ready=ready))
+            sys.exit(serve.run(ending, running.url, seed, None, ready=ready))
     except OSError as error:
         fail(_why(error, port))
 

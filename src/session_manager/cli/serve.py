@@ -68,10 +68,11 @@ def serve(
 
     Exit status: 0 after an orderly end, 1 when the worker cannot start or the engine turned it down.
     """
+    ending = Ending()
     if log_file is None:
         log_file = config.base_directory() / config.DATA_DIR / "session-manager.log"
     logs.configure(log_level, None if str(log_file) == "-" else log_file)
-    sys.exit(run(url, seed, name, patience, extras=_extras(extras, follow_opencode)))
+    sys.exit(run(ending, url, seed, name, patience, extras=_extras(extras, follow_opencode)))
 
 
 def _extras(names: tuple[str, ...], opencode: str | None) -> Extras | None:
@@ -83,6 +84,7 @@ def _extras(names: tuple[str, ...], opencode: str | None) -> Extras | None:
 
 
 def run(
+    ending: Ending,
     url: str,
     seed: Path | None,
     name: str | None,
@@ -90,8 +92,7 @@ def run(
     ready: threading.Event | None = None,
     extras: Extras | None = None,
 ) -> int:
-    """Runs the worker in the main thread until a signal or `failed`; returns the exit status."""
-    ending = Ending()
+    """Runs the worker in the main thread until it is to end or has `failed`; returns the exit status."""
     use_fast_loop()
     gc.disable()  # what is imported and built here stays: looking through it for garbage would find none
     with light.plain():

@@ -35,12 +35,12 @@ def watch(
     url: str,
 ) -> None:
     """Print events as they happen, until Ctrl+C. The filters are those of the bindings."""
+    ending = Ending()
     with light.plain():
-        from session_manager.edge.failures import EngineError
+        from session_manager.edge.failures import EngineError, GivenUp
         from session_manager.edge.visitor import visit
 
     wanted = labels(metadata)
-    ending = Ending()
     unread: list[OSError] = []
 
     def show(trigger_type: str, payload: JsonObject) -> None:
@@ -53,7 +53,7 @@ def watch(
             ending.tell()
 
     try:
-        with visit(url) as client:
+        with visit(url, ending.wait) as client:
             client.on_state(_tell)
             for trigger_type in types or sorted(EVENTS):
                 client.subscribe(
@@ -63,6 +63,8 @@ def watch(
                 )
             click.echo("watching; Ctrl+C ends it", err=True)
             ending.wait()
+    except GivenUp:
+        return  # told to end before there was anything to watch
     except EngineError as error:
         fail(str(error))
     if unread:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from session_manager.edge.client import Client
-from session_manager.edge.waiting import probe
+from session_manager.edge.waiting import Pause, probe, sleep
 from session_manager.model import JsonObject
 
 PATIENCE = 3.0
@@ -30,11 +30,12 @@ class Visitor(Client):
 
 
 @contextmanager
-def visit(url: str) -> Iterator[Visitor]:
-    """A connection that ends with the block. Raises EngineError."""
+def visit(url: str, pause: Pause = sleep) -> Iterator[Visitor]:
+    """A connection that ends with the block. Raises EngineError, and GivenUp where `pause` says so."""
     os.environ.pop("III_WORKER_NAME", None)  # that name is the worker's, and its connection would be refused
-    probe(url, PATIENCE)
-    visitor = Visitor(url, f"session-manager-cli-{secrets.token_hex(4)}", "Command line of session-manager.")
+    probe(url, PATIENCE, pause)
+    name = f"session-manager-cli-{secrets.token_hex(4)}"
+    visitor = Visitor(url, name, "Command line of session-manager.", pause=pause)
     try:
         yield visitor
     finally:
