@@ -381,6 +381,16 @@ def test_every_repair_has_a_backup_of_its_own(tmp_path: Path) -> None:
     assert len(backups) == 3
 
 
+def test_where_nothing_can_be_mended_no_backup_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    asyncio.run(filled(path))
+    BREAKS["result-without-call"][0](path)
+    report = examined(path, repair=True)
+    assert [finding.kind for finding in report.findings] == ["result-without-call"]
+    assert report.backup is None
+    assert not list(tmp_path.glob("*.backup-*"))
+
+
 async def test_bookkeeping_that_stands_alone_is_no_conversation_without_a_leaf(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "sessions.db")
     await store.open()
@@ -633,6 +643,15 @@ def test_a_line_that_cannot_be_read_is_no_mere_notice(tmp_path: Path) -> None:
     report = looked_at(tmp_path)
     assert [finding.kind for finding in report.findings] == ["not-served"]
     assert not report.healthy
+
+
+def test_a_session_that_cannot_be_read_is_no_mere_notice(tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").write_bytes(b"\xff\n")
+    report = looked_at(tmp_path)
+    assert [(finding.kind, finding.text) for finding in report.findings] == [
+        ("not-served", "s.jsonl: the session cannot be read: it is not UTF-8"),
+        ("session-unreadable", "the file of session 's' cannot be read"),
+    ]
 
 
 def test_a_directory_is_backed_up_before_anything_in_it_changes(tmp_path: Path) -> None:

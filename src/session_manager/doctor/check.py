@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from session_manager.clock import Clock, Ids
 from session_manager.doctor.conversations import STUCK, Patient, examine, in_order
 from session_manager.doctor.findings import Finding
-from session_manager.doctor.repairs import treat
+from session_manager.doctor.repairs import Treatment, treat
 from session_manager.errors import StorageError
 from session_manager.model import SessionMeta
 from session_manager.store import Change, Store
@@ -229,7 +229,6 @@ async def check(url: str, clock: Clock, ids: Ids, *, repair: bool = False, stuck
         if any(finding.kind == "file-damaged" for finding in report.findings):
             report.findings += [finding for _, found in ill for finding in found]  # writing on would damage more
         elif ill:
-            report.backup = await bed.back_up()
             await _repair(bed, report, ill, now, ids)
     finally:
         await bed.close()
@@ -237,19 +236,23 @@ async def check(url: str, clock: Clock, ids: Ids, *, repair: bool = False, stuck
 
 
 async def _repair(bed: _Bed, report: Report, ill: list[tuple[Patient, list[Finding]]], now: int, ids: Ids) -> None:
-    changes: list[Change] = []
+    """Backs the store up before the first change, and not where nothing can be done."""
+    treated: list[tuple[Patient, list[Finding], Treatment]] = []
     for patient, findings in ill:
         wrong_index = [finding for finding in findings if finding.kind == "index-wrong"]
         others = [finding for finding in findings if finding.kind != "index-wrong"]
+        salvage = partial(bed.salvage, patient.session_id)
+        treated.append((patient, wrong_index, treat(patient, others, now, ids, salvage)))
+    changes = [treatment.change for patient, _, treatment in treated if treatment.change != Change(patient.session_id)]
+    if changes or any(wrong_index for _, wrong_index, _ in treated):
+        report.backup = await bed.back_up()
+    for patient, wrong_index, treatment in treated:
         if wrong_index:
             try:
                 done: str | None = bed.mend_index(patient.session_id)
             except StorageError:
                 done = None  # a fork of it would be lost
             report.findings += [replace(finding, repaired=done) for finding in wrong_index]
-        treatment = treat(patient, others, now, ids, partial(bed.salvage, patient.session_id))
-        if treatment.change != Change(patient.session_id):
-            changes.append(treatment.change)
         report.findings += treatment.findings
     if changes:
         await bed.change(changes)

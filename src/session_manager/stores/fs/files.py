@@ -122,7 +122,7 @@ class Directory:
         except (OSError, UnicodeDecodeError) as error:
             self.unreadable.add(id_)
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            _tell(scan, file.name, [f"the session cannot be read: {why}"])
+            _tell(scan, file.name, [f"the session cannot be read: {why}"], lost=True)
             return
         live = len(replayed.compact)
         file.holds(data, replayed.size, live)
