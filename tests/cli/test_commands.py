@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from session_manager import __version__
 from session_manager.cli import COMMANDS, main
 from session_manager.cli.options import arguments
+from session_manager.dev import EngineThread
 from tests.engines import free_port
 from tests.wire import COMMAND, clean_environment
 
@@ -229,3 +230,38 @@ def test_a_store_that_cannot_be_looked_at_is_named_with_the_reason(
         told = json.loads(result.stdout) if json_ else {"store": store, "error": result.stderr.rstrip()}
         assert (result.exit_code, told["store"], why in told["error"]) == (2, store, True)
         assert json_ or told["error"].startswith(f"session-manager: {store}: ")
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64, "\udcff"])
+@pytest.mark.parametrize("args", [("call", "f"), ("watch",), ("serve", "--log-file", "-", "--patience", "0")])
+def test_a_host_that_no_name_service_can_be_asked_for_is_no_url(args: tuple[str, ...], host: str) -> None:
+    result = run(*args, "--url", f"ws://{host}:1")
+    assert result.exit_code == 1
+    assert result.stderr.endswith(":1' is no WebSocket URL\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "why"),
+    [
+        (("call", "\udcff"), 1, "a lone surrogate, which is no character - at `function`"),
+        (("call", "f", "--namespace", "\udcff"), 1, "a lone surrogate, which is no character - at `namespace`"),
+        (("watch", "--session", "\udcff"), 2, "a lone surrogate, which is no character - at `session_id`"),
+        (
+            ("serve", "--name", "\udcff", "--patience", "0", "--log-file", "-"),
+            1,
+            "'\\udcff' cannot be written as utf-8",
+        ),
+        (("export", "opencode", "\udcff", "--store", "fs:."), 1, "no session"),
+        (("export", "opencode", "\udcff", "--store", "sqlite:here.db"), 1, "'\\udcff' cannot be written as utf-8"),
+    ],
+)
+def test_a_command_line_that_is_not_utf_8_is_refused_and_not_sent(
+    args: tuple[str, ...], status: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here.db").touch()
+    with EngineThread() as engine:
+        monkeypatch.setenv("III_URL", engine.url)
+        result = run("import", "opencode", ".", "--store", "sqlite:here.db")  # makes a database of it
+        result = run(*args)
+    assert (result.exit_code, why in result.stderr) == (status, True), result.stderr

@@ -39,7 +39,9 @@ class _Commands(click.Group):
     """Imports a command when it is asked for: a worker that starts has no use for the others."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """What the system refuses (a full disk behind stdout, a directory that cannot be read) is told in one line."""
+        """What the system refuses (a full disk behind stdout, a directory that cannot be read) is told in one line, and
+        so is text that cannot be written: the command line's, where it is not UTF-8, or what stdout's encoding lacks.
+        """
         try:
             return super().main(*args, **kwargs)
         except OSError as error:
@@ -49,6 +51,8 @@ class _Commands(click.Group):
                 with suppress(OSError):
                     sys.stdout.close()  # else Python tries again at its end, and the exit status is its own
             fail(reason(error))
+        except UnicodeEncodeError as error:
+            fail(f"{error.object[error.start : error.end]!a} cannot be written as {error.encoding}")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

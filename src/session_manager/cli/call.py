@@ -6,6 +6,7 @@ import json
 
 import click
 
+from session_manager import door
 from session_manager.cli import light
 from session_manager.cli.options import Seconds, arguments, url_option
 from session_manager.errors import MalformedRequest
@@ -60,6 +61,7 @@ def call(
         from session_manager.edge.visitor import visit
 
     try:
+        door.check({"function": function, "namespace": namespace})
         payload = arguments(pairs, text)
         with visit(url) as client:
             reply = client.run(client.call(function, payload, seconds=seconds, namespace=namespace))

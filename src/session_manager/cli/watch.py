@@ -9,9 +9,11 @@ from typing import Any
 
 import click
 
+from session_manager import door
 from session_manager.cli import light
 from session_manager.cli.ending import Ending
 from session_manager.cli.options import url_option
+from session_manager.errors import MalformedRequest
 from session_manager.events import EVENTS, Created
 from session_manager.model import JsonObject
 from session_manager.terminal import fail, labels, plain
@@ -41,14 +43,18 @@ def watch(
         from session_manager.edge.visitor import visit
 
     wanted = labels(metadata)
-    unread: list[OSError] = []
+    try:
+        door.check({"session_id": session_id})
+    except MalformedRequest as error:
+        raise click.BadParameter(str(error), param_hint="--session") from None
+    unread: list[Exception] = []
 
     def show(trigger_type: str, payload: JsonObject) -> None:
         if session_id not in (None, payload["session_id"]):
             return  # created events cannot be filtered by session where they come from
         try:
             click.echo(_line(trigger_type, payload, as_json))
-        except OSError as error:
+        except (OSError, UnicodeEncodeError) as error:
             unread.append(error)
             ending.tell()
 

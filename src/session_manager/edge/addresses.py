@@ -14,6 +14,7 @@ def address(url: str) -> tuple[str, int]:
     try:
         parts = urlsplit(url)
         port = parts.port
+        (parts.hostname or "").encode("idna")  # as whoever looks the name up will do
     except ValueError:
         parts, port = urlsplit(""), None
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
