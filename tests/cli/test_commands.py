@@ -259,9 +259,8 @@ def test_a_command_line_that_is_not_utf_8_is_refused_and_not_sent(
     args: tuple[str, ...], status: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("here.db").touch()
+    run("import", "opencode", ".", "--store", "sqlite:here.db")  # makes the database
     with EngineThread() as engine:
         monkeypatch.setenv("III_URL", engine.url)
-        result = run("import", "opencode", ".", "--store", "sqlite:here.db")  # makes a database of it
         result = run(*args)
     assert (result.exit_code, why in result.stderr) == (status, True), result.stderr
