@@ -404,8 +404,9 @@ async def test_a_reply_through_a_bridge_waits_for_events_that_wait_for_the_file(
     assert hub.told == ["a"]
 
 
+@pytest.mark.parametrize("first", [True, False])
 async def test_what_is_missed_before_the_main_instance_takes_the_binding_in_is_told_all_the_same(
-    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
 ) -> None:
     """Although everything later of that session is heard, so that its record is as it was told."""
     monkeypatch.setattr("session_manager.edge.bridge.WATCH", 0.01)
@@ -420,9 +421,10 @@ async def test_what_is_missed_before_the_main_instance_takes_the_binding_in_is_t
         return tuple(main)
 
     bridge._look = look  # type: ignore[method-assign]
-    watching = asyncio.create_task(bridge._watch([]))
+    watching = asyncio.create_task(bridge._watch((0.0, 0.2) if first else ()))
     await asyncio.sleep(0.05)
-    main[0] = "main, started again"
+    if not first:
+        main[0] = "main, started again"
     await asyncio.sleep(0.1)  # the first comparison is over
     meta = SessionMeta("s", "t", "", "idle", 1, 9, 2)
     bodies = [b'{"role":"user","content":[],"timestamp":%d}' % number for number in range(2)]

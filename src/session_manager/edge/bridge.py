@@ -107,7 +107,7 @@ class Bridge:
         self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id)
         for session_id in left:
             self._doubts[session_id] = (float("-inf"), None)
-        self._watching = self._loop.create_task(self._watch([] if replayed else [0.0]))
+        self._watching = self._loop.create_task(self._watch(() if replayed else PASSES))
 
     async def _learn(self, *, known: bool) -> None:
         await self.store.open()
@@ -197,11 +197,12 @@ class Bridge:
         self._connected += connected
         log.info("relay connection", connected=connected)
 
-    async def _watch(self, passes: list[float]) -> None:
-        """`passes` are the times at which the store is compared with what was told."""
+    async def _watch(self, at_first: Sequence[float]) -> None:
+        """`at_first`: seconds after the relay is bound at which the store is compared with what was told."""
         while (present := await self._look()) is None:
             self._rebind(self._loop.time())
             await asyncio.sleep(FIRST)
+        passes = [self._loop.time() + seconds for seconds in at_first]
         while True:
             try:
                 now = self._loop.time()
