@@ -177,6 +177,33 @@ def test_a_subscriber_that_fails_has_been_told_all_the_same(pair: Counting) -> N
     pair.caller.run(pair.caller.deliver("test::fail", b"{}", "default", None, 5))
 
 
+def test_what_is_said_in_one_turn_of_the_event_loop_goes_out_in_one_write(pair: Counting) -> None:
+    """An event has as many deliveries as subscribers, and a commit as many answers as changes."""
+    transport, written = pair.caller._iii._ws.transport, list[int]()
+
+    class Noting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(transport, name)
+
+        def write(self, data: bytes) -> None:
+            written.append(1)
+            transport.write(data)
+
+        def writelines(self, pieces: list[bytes]) -> None:
+            written.append(len(pieces))
+            transport.writelines(pieces)
+
+    async def many() -> None:
+        pair.caller._iii._ws.transport = Noting()
+        deliveries = (pair.caller.deliver("test::echo", b'{"n":%d}' % n, "default", None, 10) for n in range(50))
+        await asyncio.gather(*deliveries)
+
+    pair.caller.run(many())
+    assert sum(written) == 50
+    assert len(written) <= 2
+    assert sorted(data["n"] for data in pair.seen) == list(range(50))
+
+
 def test_a_delivery_waits_for_a_connection_that_is_down_and_goes_out_then() -> None:
     with EngineThread() as engine:
         pair = Counting(engine.url)

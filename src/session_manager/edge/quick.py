@@ -7,8 +7,8 @@ reply as it is. It also is the only way for a handler to answer with an error wi
 
 It leans on what is private to the SDK: `_loop`, `_receive_loop`, `_handle_message`, `_set_connection_state`, `_ws`,
 `_send_json` and `_engine_features` of `iii.III`; and on how a connection of websockets (14 to 17) is made:
-`process_event`, `protocol`, `send_data` and `drain`. Tests hold it to what is installed. With an engine that knows
-observers, or with telemetry on, everything goes the SDK's own way.
+`process_event`, `protocol`, `transport`, `send_data` and `drain`. Tests hold it to what is installed. With an engine
+that knows observers, or with telemetry on, everything goes the SDK's own way.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ class QuickClient(III):
         self._unanswered: dict[str, asyncio.Future[Frame]] = {}
         self._answering: set[asyncio.Task[Any]] = set()
         self._repeating: set[asyncio.Task[Any]] = set()
+        self._flushing: Any = None
+        """The connection on which something was said in this turn of the event loop that is about to go out."""
         self._opened = asyncio.Event()
         self._may_connect = asyncio.Event()
         self._connecting: asyncio.Task[Any] | None = None
@@ -256,11 +258,25 @@ class QuickClient(III):
                 await self._send_json(ws, frame.decode())
             else:  # what `send` does, without the half of its cost that is for a close at the same time
                 ws.protocol.send_text(frame)
-                ws.send_data()
+                if len(self._answering) + len(self._unanswered) > 1:
+                    self._flush_soon(ws)
+                else:
+                    ws.send_data()
                 await ws.drain()
         except (ConnectionError, ConnectionClosed):
             return False
         return True
+
+    def _flush_soon(self, ws: Any) -> None:
+        """Lets what else is said in this turn of the event loop go out with it: a write costs more than it says."""
+        if self._flushing is not ws:
+            self._flushing = ws
+            self._loop.call_soon(self._flush, ws)
+
+    def _flush(self, ws: Any) -> None:
+        self._flushing = None
+        if ws.state.name == "OPEN" and not ws.transport.is_closing():  # else its end has sent it, or nothing can
+            ws.transport.writelines(ws.protocol.data_to_send())
 
 
 class _Broken(Exception):
