@@ -343,11 +343,15 @@ async def test_of_a_session_that_was_made_again_while_something_was_under_way_th
         assert life.heard[:2] == [("deleted", "s"), ("created", "s")]
 
 
-async def test_what_happens_before_the_bindings_are_there_is_told_after_a_kill(lives: Lives, tmp_path: Path) -> None:
+async def stored_before_any_account(session_id: str, lives: Lives, directory: Path) -> None:
     async with lives(bound=False) as life:
-        await life.store.commit(life.store.ahead(), put(record("older than the account")))
-    for file in tmp_path.iterdir():
+        await life.store.commit(life.store.ahead(), put(record(session_id)))
+    for file in directory.iterdir():
         file.unlink()
+
+
+async def test_what_happens_before_the_bindings_are_there_is_told_after_a_kill(lives: Lives, tmp_path: Path) -> None:
+    await stored_before_any_account("older than the account", lives, tmp_path)
     async with lives() as life:
         await life.make(put(record("old")), Created.of(record("old")))
         await life.end()
@@ -361,10 +365,7 @@ async def test_what_happens_before_the_bindings_are_there_is_told_after_a_kill(l
 
 
 async def test_what_a_store_held_before_any_account_was_kept_is_not_told(lives: Lives, tmp_path: Path) -> None:
-    async with lives(bound=False) as life:
-        await life.store.commit(life.store.ahead(), put(record("old")))
-    for file in tmp_path.iterdir():
-        file.unlink()
+    await stored_before_any_account("old", lives, tmp_path)
     async with lives() as life:
         await life.make(put(changed(5, created_at=5)), Created.of(changed(5, created_at=5)))
     async with lives() as life:

@@ -24,7 +24,6 @@ Row = tuple[int, str, str | None, int, str | None, bytes, int, bytes | None, int
 PARENT: Final = 2
 BRANCH: Final = 9
 POS: Final = 10
-SEQ: Final = 11
 """Where they are in a Row."""
 
 
