@@ -19,6 +19,10 @@ from session_manager.errors import SessionNotFound
 from session_manager.model import encode
 
 
+PONG = b"\x8a\x00"
+"""A frame that may come at any time and asks for nothing."""
+
+
 class Counting:
     """A pair of connections: one that serves, one that calls."""
 
@@ -177,7 +181,10 @@ def test_a_subscriber_that_fails_has_been_told_all_the_same(pair: Counting) -> N
     pair.caller.run(pair.caller.deliver("test::fail", b"{}", "default", None, 5))
 
 
-def test_what_is_said_in_one_turn_of_the_event_loop_goes_out_in_one_write(pair: Counting) -> None:
+@pytest.mark.parametrize("something_arrives", [False, True])
+def test_what_is_said_in_one_turn_of_the_event_loop_goes_out_in_one_write(
+    pair: Counting, something_arrives: bool
+) -> None:
     """An event has as many deliveries as subscribers, and a commit as many answers as changes."""
     transport, written = pair.caller._iii._ws.transport, list[int]()
 
@@ -196,7 +203,10 @@ def test_what_is_said_in_one_turn_of_the_event_loop_goes_out_in_one_write(pair: 
     async def many() -> None:
         pair.caller._iii._ws.transport = Noting()
         deliveries = (pair.caller.deliver("test::echo", b'{"n":%d}' % n, "default", None, 10) for n in range(50))
-        await asyncio.gather(*deliveries)
+        answered = asyncio.gather(*deliveries)
+        if something_arrives:
+            asyncio.get_running_loop().call_soon(pair.caller._iii._ws.data_received, PONG)
+        await answered
 
     pair.caller.run(many())
     assert sum(written) == 50

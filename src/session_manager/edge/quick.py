@@ -24,6 +24,7 @@ from iii.iii import III
 from iii.iii_constants import InitOptions
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Opcode
+from websockets.protocol import State
 
 from session_manager.edge.failures import Undelivered, explained
 from session_manager.edge.frames import (
@@ -166,13 +167,21 @@ class QuickClient(III):
         """Frames that go the short way are taken as they leave the protocol, ahead of the queues between."""
         ws = self._ws
         if ws is not None and self._quick:
-            onward = ws.process_event
+            onward, send_each = ws.process_event, ws.send_data
 
             def process(event: Any) -> None:
                 if not (event.opcode is Opcode.TEXT and event.fin and self._took(event.data)):
                     onward(event)
 
-            ws.process_event = process
+            def send_data() -> None:
+                """What was said goes out in one write, also where the connection itself lets it go out: it does
+                whenever something arrives."""
+                if ws.state is not State.OPEN:
+                    send_each()  # which knows the end of a connection
+                elif said := ws.protocol.data_to_send():
+                    ws.transport.writelines(said)
+
+            ws.process_event, ws.send_data = process, send_data
         await super()._receive_loop()
 
     async def _handle_message(self, raw: str | bytes) -> None:
@@ -251,7 +260,7 @@ class QuickClient(III):
     async def _send_frame(self, frame: bytes) -> bool:
         """False when there is no connection: then nobody waits for an answer any more."""
         ws = self._ws
-        if ws is None or ws.state.name != "OPEN":
+        if ws is None or ws.state is not State.OPEN:
             return False
         try:
             if len(frame) > FRAME_BYTES or ws.protocol.expect_continuation_frame:
@@ -275,8 +284,8 @@ class QuickClient(III):
 
     def _flush(self, ws: Any) -> None:
         self._flushing = None
-        if ws.state.name == "OPEN" and not ws.transport.is_closing():  # else its end has sent it, or nothing can
-            ws.transport.writelines(ws.protocol.data_to_send())
+        if ws.state is State.OPEN and not ws.transport.is_closing():  # else its end has sent it, or nothing can
+            ws.send_data()
 
 
 class _Broken(Exception):
