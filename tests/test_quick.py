@@ -18,7 +18,6 @@ from session_manager.edge.client import Client, InvocationError
 from session_manager.errors import SessionNotFound
 from session_manager.model import encode
 
-
 PONG = b"\x8a\x00"
 """A frame that may come at any time and asks for nothing."""
 
