@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,22 @@ def test_ctrl_c_in_the_imports_of_a_command_is_not_lost_and_shows_nothing() -> N
         [sys.executable, "-c", WHILE_AN_IMPORT_ENDS], capture_output=True, text=True, env=clean_environment()
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+BEFORE_THE_FIRST_LINE = """
+import sys
+before = set(sys.modules)
+import session_manager.__main__
+print(sorted(sys.modules.keys() - before))
+"""
+
+
+def test_until_ctrl_c_is_seen_to_nothing_is_imported_that_takes_time() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE_THE_FIRST_LINE], capture_output=True, text=True, env=clean_environment()
+    )
+    ours = {name for name in literal_eval(done.stdout) if name.startswith(("session_manager", "importlib"))}
+    assert ours == {"session_manager", "session_manager.__main__"}
 
 
 @pytest.mark.parametrize(
