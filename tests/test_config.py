@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from structlog.testing import capture_logs
 
 from session_manager.config import Configuration, InvalidConfiguration, expand, parse, schema, seed
 from session_manager.paging import Limits
@@ -123,6 +124,35 @@ def test_a_seed_that_cannot_be_used_is_passed_over(tmp_path: Path, text: str) ->
     file.write_text(text, encoding="utf-8", errors="surrogatepass")
     assert seed(file) is None
     assert seed(tmp_path / "missing.yaml") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("mistyped/seed.yaml", None, "No such file or directory"),
+        ("seed.yaml", "adaptor: {name: memory}", "adaptor: there is no such setting"),
+        ("seed.yaml", "adapter: {name: fs, config: {dir: x}}", "adapter.config.dir: there is no such setting"),
+        ("seed.yaml", "adapter: sqlite", "adapter: it must be an object"),
+        ("seed.yaml", "adapter: {}", "adapter: it has no name"),
+        ("seed.yaml", "sqlite", "value: it must be an object"),
+        ("seed.toml", "[adapter]\nname = 'memory'", "there is no table [config]"),
+    ],
+)
+def test_a_seed_that_is_passed_over_is_named_with_the_reason_and_what_holds_instead(
+    name: str, text: str | None, why: str, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with capture_logs() as logged:
+        assert seed(tmp_path / name) is None
+    assert logged == [
+        {
+            "event": "the seed configuration is not used; if none is stored, the default is",
+            "log_level": "warning",
+            "file": str(tmp_path / name),
+            "error": why,
+        }
+    ]
 
 
 def test_placeholders_with_a_default_are_left_to_the_configuration_worker() -> None:

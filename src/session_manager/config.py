@@ -6,6 +6,7 @@ seeds it on the first boot. Keys that nobody knows are refused.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tomllib
@@ -117,15 +118,29 @@ class Configuration(_Closed):
         return self.model_dump(mode="json")
 
 
+def _field(steps: tuple[int | str, ...]) -> str:
+    """Where it is in the value: without the name of the adapter, which pydantic counts as a step."""
+    return ".".join(map(str, (*steps[:1], *steps[2:]))) or "value"
+
+
+_REASONS = {
+    "extra_forbidden": "there is no such setting",
+    "model_type": "it must be an object",
+    "model_attributes_type": "it must be an object",
+    "union_tag_not_found": "it has no name",
+}
+"""Where pydantic's own words are for programmers."""
+
+
 def parse(value: Any) -> Configuration:
     """The configuration in a JSON value; null stands for all defaults. Raises InvalidConfiguration."""
     try:
         return Configuration.model_validate({} if value is None else value)
     except pydantic.ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, problem['loc'])) or 'value'}: {problem['msg']}" for problem in error.errors()
-        )
-        raise InvalidConfiguration(problems) from None
+        problems = [
+            f"{_field(problem['loc'])}: {_REASONS.get(problem['type'], problem['msg'])}" for problem in error.errors()
+        ]
+        raise InvalidConfiguration("; ".join(problems)) from None
 
 
 def schema() -> JsonObject:
@@ -166,7 +181,16 @@ def schema() -> JsonObject:
 
 def base_directory(environ: Mapping[str, str] = os.environ) -> Path:
     """What relative data paths are relative to."""
-    return Path(environ.get("III_COMPOSE_DIR") or Path.cwd())
+    given = environ.get("III_COMPOSE_DIR")
+    return Path(given) if given else working_directory()
+
+
+def working_directory() -> Path:
+    """Raises OSError where it has been removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "the working directory is not there any more") from None
 
 
 # --- the first-boot seed ---
@@ -176,17 +200,26 @@ _PLACEHOLDER = re.compile(r"\$\{([^{}:]*)(:[^{}]*)?\}")
 
 def seed(path: Path, environ: Mapping[str, str] = os.environ) -> JsonObject | None:
     """The configuration value in a YAML or TOML file (of which `[config]` counts); None, with a warning in the log,
-    when there is none that can be used. `${NAME}` is replaced from the environment."""
+    when there is none that can be used: the worker is started all the same. `${NAME}` is replaced from the environment.
+    """
     import yaml  # which takes its time, and most starts have no seed
 
     try:
         text = expand(path.read_text(encoding="utf-8"), environ)
-        value = tomllib.loads(text).get("config", {}) if path.suffix == ".toml" else yaml.safe_load(text)
+        value = _config_table(text) if path.suffix == ".toml" else yaml.safe_load(text)
         parse(value)
     except (OSError, ValueError, RecursionError, yaml.YAMLError, InvalidConfiguration) as error:
-        log.warning("the seed configuration is not used", file=path.name, error=str(error))
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        log.warning("the seed configuration is not used; if none is stored, the default is", file=str(path), error=why)
         return None
     return value or {}
+
+
+def _config_table(text: str) -> Any:
+    try:
+        return tomllib.loads(text)["config"]
+    except KeyError:
+        raise InvalidConfiguration("there is no table [config]") from None
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:

@@ -232,6 +232,58 @@ def test_a_store_that_cannot_be_looked_at_is_named_with_the_reason(
         assert json_ or told["error"].startswith(f"session-manager: {store}: ")
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("import", "opencode", "x.json", "--store", "sqlite:{}"),
+        ("import", "opencode", "x.json", "--dry-run", "--store", "sqlite:{}"),
+        ("export", "opencode", "s", "--store", "sqlite:{}"),
+        ("export", "opencode", "s", "--store", "fs:{}"),
+        ("migrate", "--from", "sqlite:{}", "--to", "sqlite:new.db"),
+        ("migrate", "--from", "fs:empty", "--to", "sqlite:{}"),
+        ("migrate", "--from", "fs:empty", "--to", "fs:{}"),
+    ],
+)
+@pytest.mark.parametrize("name", ["text", "loop"])
+def test_a_store_that_does_not_open_is_named(
+    args: tuple[str, ...], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("text").write_text("this is no database\n")
+    Path("loop").symlink_to("loop")
+    given = [arg.format(name) for arg in args]
+    [store] = [arg for arg in given if arg.endswith(f":{name}")]
+    result = run(*given)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1), result.stderr
+    assert result.stderr.startswith(f"session-manager: {store}: session/storage: ")
+
+
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [
+        (("check",), 1),
+        (("check", "sqlite:x.db"), 2),
+        (("import", "opencode", "x.json"), 1),
+        (("import", "opencode", "x.json", "--store", "sqlite:x.db"), 1),
+        (("export", "opencode", "s"), 1),
+        (("migrate", "--from", "fs:a", "--to", "sqlite:b.db"), 1),
+        (("dev", "--port", "0"), 1),
+        (("serve", "--patience", "0", "--url", "ws://127.0.0.1:1"), 1),
+    ],
+)
+def test_a_working_directory_that_was_removed_is_the_reason_that_is_told(
+    args: tuple[str, ...], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    monkeypatch.delenv("III_COMPOSE_DIR", raising=False)
+    (tmp_path / "gone").rmdir()
+    result = run(*args)
+    assert result.exit_code == status
+    assert result.stderr.endswith(": the working directory is not there any more\n")
+
+
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, "\udcff"])
 @pytest.mark.parametrize("args", [("call", "f"), ("watch",), ("serve", "--log-file", "-", "--patience", "0")])
 def test_a_host_that_no_name_service_can_be_asked_for_is_no_url(args: tuple[str, ...], host: str) -> None:

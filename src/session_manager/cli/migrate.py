@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from session_manager.config import working_directory
 from session_manager.errors import SessionManagerError
 from session_manager.migrate import Report, as_json, migrate
 from session_manager.store import Store
-from session_manager.stores import open_source, open_store
+from session_manager.stores import NotOpened, open_source, open_store, opened
 from session_manager.stores.directories import place
 from session_manager.terminal import fail, plain
 
@@ -45,14 +45,14 @@ def command(source: str, target: str, overwrite: bool, json_: bool) -> None:
     session-manager migrate --from fs:data/session-manager --to sqlite:data/session-manager/sessions.db
     """
     try:
+        stores = _named(source, open_source), _named(target, open_store)
         if _place(source) == _place(target):
             raise click.UsageError("the source is the target")
-        stores = _named(source, open_source), _named(target, open_store)
         report = asyncio.run(_migrate(source, target, *stores, overwrite))
     except KeyboardInterrupt:
         click.echo("session-manager: interrupted; run it again to continue", err=True)
         sys.exit(INTERRUPTED)
-    except SessionManagerError as error:
+    except (SessionManagerError, NotOpened) as error:
         fail(str(error))
     click.echo(as_json(report) if json_ else _told(report))
     sys.exit(NOT_COMPLETE if not report.complete else UNREADABLE_LINES if report.notices else 0)
@@ -61,7 +61,7 @@ def command(source: str, target: str, overwrite: bool, json_: bool) -> None:
 def _place(url: str) -> tuple[str, str]:
     """What is one for all names of a file or directory."""
     scheme, _, rest = url.partition(":")
-    return scheme, rest if scheme == "bridge" else str(place(Path.cwd(), rest))
+    return scheme, rest if scheme == "bridge" else str(place(working_directory(), rest))
 
 
 def _named(url: str, local: Callable[[str, Path], Store]) -> Store:
@@ -74,30 +74,18 @@ def _named(url: str, local: Callable[[str, Path], Store]) -> Store:
     if scheme not in ("fs", "sqlite"):
         raise click.UsageError(f"{url!r} names no store; use fs:DIR, sqlite:FILE or bridge:ws://HOST:PORT")
     try:
-        return local(url, Path.cwd())
+        return local(url, working_directory())
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 
 
 async def _migrate(source_url: str, target_url: str, source: Store, target: Store, overwrite: bool) -> Report:
-    async with _opened(source_url, source), _opened(target_url, target):
+    async with opened(source_url, source), opened(target_url, target):
         try:
             with _Bar() as bar:
                 return await migrate(source, target, bar.show, overwrite=overwrite)
         except SessionManagerError as error:
             fail(f"{error}; run it again to continue")
-
-
-@asynccontextmanager
-async def _opened(url: str, store: Store) -> AsyncIterator[None]:
-    try:
-        await store.open()
-    except SessionManagerError as error:
-        fail(f"{url}: {error}")
-    try:
-        yield
-    finally:
-        await store.close()
 
 
 class _Bar(Progress):

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from session_manager.clock import Clock, Ids
+from session_manager.config import working_directory
 from session_manager.doctor.conversations import STUCK, Patient, examine, in_order
 from session_manager.doctor.findings import Finding
 from session_manager.doctor.repairs import Treatment, treat
@@ -273,7 +274,7 @@ async def _commit(store: Store, changes: list[Change]) -> None:
 
 
 def _path(rest: str) -> Path:
-    return place(Path.cwd(), rest)
+    return place(working_directory(), rest)
 
 
 def _beside(path: Path) -> Path:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from session_manager.config import Adapter, FsAdapter, MemoryAdapter, SqliteAdapter
+from session_manager.config import Adapter, BridgeAdapter, FsAdapter, MemoryAdapter, SqliteAdapter
+from session_manager.errors import SessionManagerError
 from session_manager.store import Store
 from session_manager.stores.directories import place
 
@@ -44,17 +46,31 @@ class NoStore(ValueError):
     """There is nothing at a place that is only to be read."""
 
 
+class NotOpened(Exception):
+    """A store that a command names cannot be opened; the text names it."""
+
+
+@contextmanager
+def _naming(url: str) -> Iterator[None]:
+    try:
+        yield
+    except SessionManagerError as error:
+        raise NotOpened(f"{url}: {error}") from error
+
+
 def open_store(url: str, base: Path) -> Store:
-    """A store, not yet open, named as `sqlite:FILE`, `fs:DIR` or `memory:`. Raises ValueError and StorageError."""
+    """A store, not yet open, named as `sqlite:FILE`, `fs:DIR` or `memory:`. Raises ValueError and NotOpened."""
     scheme, adapter = _adapter(url)
-    return LOCAL[scheme](adapter.config, base)
+    with _naming(url):
+        return LOCAL[scheme](adapter.config, base)
 
 
 def open_source(url: str, base: Path) -> Store:
     """The same for a store that is only read. Raises NoStore where there is none."""
     scheme, adapter = _adapter(url)
     path = url.partition(":")[2]
-    found = place(base, path)
+    with _naming(url):
+        found = place(base, path)
     if scheme != "memory" and not found.exists():
         raise NoStore(f"there is no {path}")
     if scheme == "sqlite" and found.is_file() and found.stat().st_size == 0:
@@ -62,6 +78,30 @@ def open_source(url: str, base: Path) -> Store:
     if scheme == "fs":
         return _fs(adapter.config, base, read_only=True)
     return LOCAL[scheme](adapter.config, base)
+
+
+@asynccontextmanager
+async def opened(url: str, store: Store) -> AsyncIterator[Store]:
+    """A store that a command names, open. Raises NotOpened."""
+    with _naming(url):
+        await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def where(adapter: Adapter, base: Path) -> str:
+    """Where an adapter keeps conversations, for people."""
+    match adapter:
+        case SqliteAdapter():
+            return str(place(base, adapter.config.path))
+        case FsAdapter():
+            return str(place(base, adapter.config.data_dir))
+        case BridgeAdapter():
+            return adapter.config.url
+        case MemoryAdapter():
+            return "memory"
 
 
 def _adapter(url: str) -> tuple[str, Any]:

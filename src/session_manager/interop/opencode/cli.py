@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from session_manager.clock import SystemClock
-from session_manager.config import DATA_DIR, base_directory
+from session_manager.config import DATA_DIR, base_directory, working_directory
 from session_manager.errors import SessionManagerError
 from session_manager.interop.opencode.client import NotInstalled, Server, ServerFailed
 from session_manager.interop.opencode.exports import Format, as_json, export_log, export_session
@@ -34,7 +34,7 @@ from session_manager.interop.opencode.sources import find_files, read, read_file
 from session_manager.interop.opencode.targets import DryRun, StoreTarget, Target
 from session_manager.model import JsonObject
 from session_manager.store import Store
-from session_manager.stores import NoStore, open_source, open_store
+from session_manager.stores import NoStore, NotOpened, open_source, open_store, opened
 from session_manager.terminal import fail, labels, plain
 
 PASSWORD = "OPENCODE_SERVER_PASSWORD"  # noqa: S105 # the name of a variable
@@ -207,7 +207,7 @@ async def _import(
     sources: tuple[str, ...], url: str, added: JsonObject | None, session: str | None, *, dry_run: bool, quiet: bool
 ) -> Outcome:
     outcome = Outcome(dry_run=dry_run)
-    async with _opened(_looked_at(url) if dry_run else _store(url)) as store:
+    async with opened(url, _looked_at(url) if dry_run else _store(url)) as store:
         target: Target = DryRun(store) if dry_run else StoreTarget(store)
         with _bar(quiet) as bar:
             for name in sources:
@@ -266,7 +266,7 @@ async def _from_server(
 
 
 async def _export(session_id: str, form: str, url: str) -> tuple[bytes, dict[str, Any]]:
-    async with _opened(_store(url, open_source)) as store:
+    async with opened(url, _store(url, open_source)) as store:
         if form == "log":
             events = await export_log(store, session_id)
             notes = [] if events else ["the session was not imported from an event log"]
@@ -292,7 +292,7 @@ async def _follow(url: str, store_url: str, added: JsonObject | None, only: set[
         click.echo(f"{state}{but}{f' ({plain(progress.last)})' if progress.last else ''}", err=True)
 
     try:
-        async with _opened(_store(store_url)) as store:
+        async with opened(store_url, _store(store_url)) as store:
             mirror = Mirror(server, StoreTarget(store), added=added, tell=on_change(tell), only=only)
             if once:
                 await mirror.catch_up()
@@ -314,18 +314,9 @@ async def _until_signal(work: Coroutine[Any, Any, None]) -> None:
         await task
 
 
-@contextlib.asynccontextmanager
-async def _opened(store: Store) -> AsyncIterator[Store]:
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
 def _store(url: str, named: Callable[[str, Path], Store] = open_store) -> Store:
     try:
-        return named(url, Path.cwd())
+        return named(url, working_directory())
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--store") from None
 
@@ -359,5 +350,5 @@ def _told() -> Iterator[None]:
     """Errors as one line on stderr, and exit status 1."""
     try:
         yield
-    except (SessionManagerError, ServerFailed, NotInstalled) as error:
+    except (SessionManagerError, NotOpened, ServerFailed, NotInstalled) as error:
         fail(str(error))
