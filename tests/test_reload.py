@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from session_manager.config import Configuration, InvalidConfiguration
 from session_manager.dispatch import Runtime
@@ -162,6 +163,15 @@ async def test_changes_that_overlap_end_in_the_newest(tmp_path: Path, monkeypatc
         await asyncio.gather(*changes)
         assert stage.service.runtime.limits.default == 6
         assert (tmp_path / "5.db").exists()
+
+
+async def test_what_is_put_into_force_is_logged(tmp_path: Path) -> None:
+    async with InProcess(sqlite("a.db"), tmp_path) as stage:
+        with capture_logs() as logged:
+            await stage.set_config({"adapter": sqlite("b.db"), "default_list_limit": 7})
+            await stage.set_config({"adapter": sqlite("b.db"), "default_list_limit": 7})
+    [told] = [line for line in logged if line["event"] == "another configuration is in force"]
+    assert (told["adapter"]["config"]["path"], told["default_list_limit"]) == ("b.db", 7)
 
 
 async def test_a_boot_with_a_configuration_that_cannot_be_built_says_why(tmp_path: Path) -> None:

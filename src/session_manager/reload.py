@@ -47,13 +47,13 @@ class Configurator:
     def __init__(self, fetch: Fetch, builder: Builder, publish: Publish, backlog: Backlog) -> None:
         self._fetch, self._builder, self._publish, self._backlog = fetch, builder, publish, backlog
         self._one_at_a_time = asyncio.Lock()
-        self._configuration = Configuration()
+        self.configuration = Configuration()
         self.service: Service | None = None
 
     async def start(self) -> Runtime:
         """The first runtime. Raises when the configuration cannot be fetched, understood or put into force."""
-        self._configuration = parse(await self._fetch())
-        return await self._builder.build(self._configuration, replayed=False)
+        self.configuration = parse(await self._fetch())
+        return await self._builder.build(self.configuration, replayed=False)
 
     async def reload(self) -> None:
         """Fetches the configuration and puts it into force. One at a time, and each fetches anew, so that changes that
@@ -75,12 +75,14 @@ class Configurator:
 
     async def _other_runtime(self, now: Runtime, configuration: Configuration) -> Runtime | None:
         """None where the store in use will do. Raises when the configuration cannot be put into force."""
-        if await adjusted(now.store, self._configuration.adapter, configuration.adapter):
+        if await adjusted(now.store, self.configuration.adapter, configuration.adapter):
             return None
         return await self._builder.build(configuration, replayed=True)
 
     def _apply(self, configuration: Configuration) -> None:
-        self._configuration = configuration
+        if configuration != self.configuration:
+            log.info("another configuration is in force", **configuration.value())
+        self.configuration = configuration
         self.last_outcome, self.last_error = "applied", None
 
     def _reject(self, error: Exception) -> None:

@@ -168,6 +168,9 @@ async def test_a_value_stored_earlier_beats_the_seed(url: str, serve: Serve, con
     await with_sessions(first, client)
     await in_force(client, 2)
     assert first.stop() == 0
+    told = "the seed configuration is not used: one is stored"
+    assert told not in first.said()
     second = serve(url, value={**VALUE, "default_list_limit": 8}, config_id=id_)
     await second.ready(client)
     assert await page_length(client) == 2
+    assert second.said().count(told) == 1

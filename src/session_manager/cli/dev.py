@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-import threading
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,10 +15,13 @@ from session_manager.cli.ending import Ending
 from session_manager.cli.options import PORT
 from session_manager.terminal import fail
 
+if TYPE_CHECKING:
+    from session_manager.edge.worker import Worker
+
 DATA = Path("data")
 
 NEXT = """
-session-manager is ready on {url}, its data in {data}. Try, in another terminal:
+session-manager is ready on {url}, its conversations in {place}. Try, in another terminal:
 
   session-manager watch
   session-manager call session::create title=hello
@@ -51,12 +55,10 @@ def dev(port: int, seed: Path | None) -> None:
     ending = Ending()
     from session_manager.dev import EngineThread
 
-    data = config.base_directory() / config.DATA_DIR
-    logs.configure("warning", data / "session-manager.log")
+    logs.configure("warning", config.base_directory() / config.DATA_DIR / "session-manager.log")
     try:
         with EngineThread(port=port, config_dir=DATA / "engine") as running:
-            ready = _Announce(running.url, data)
-            sys.exit(serve.run(ending, running.url, seed, None, ready=ready))
+            sys.exit(serve.run(ending, running.url, seed, None, ready=partial(_announce, running.url)))
     except OSError as error:
         fail(_why(error, port))
 
@@ -68,13 +70,5 @@ def _why(error: Exception, port: int) -> str:
     return f"the engine cannot listen on port {port}: {getattr(error, 'strerror', None) or error}"
 
 
-class _Announce(threading.Event):
-    """Tells what to try next once the worker is ready."""
-
-    def __init__(self, url: str, data: Path) -> None:
-        super().__init__()
-        self._url, self._data = url, data
-
-    def set(self) -> None:
-        super().set()
-        click.echo(NEXT.format(url=self._url, data=self._data.resolve()))
+def _announce(url: str, worker: Worker) -> None:
+    click.echo(NEXT.format(url=url, place=worker.store_place))

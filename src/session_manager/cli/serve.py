@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,10 @@ from session_manager.errors import SessionManagerError
 from session_manager.terminal import fail
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from session_manager.edge.extras import Extras
+    from session_manager.edge.worker import Worker
 
 log = structlog.get_logger("session_manager.worker")
 
@@ -89,7 +91,7 @@ def run(
     seed: Path | None,
     name: str | None,
     patience: float = PATIENCE,
-    ready: threading.Event | None = None,
+    ready: Callable[[Worker], None] | None = None,
     extras: Extras | None = None,
 ) -> int:
     """Runs the worker in the main thread until it is to end or has `failed`; returns the exit status."""
@@ -111,7 +113,7 @@ def run(
         gc.freeze()
         gc.enable()
     if ready is not None:
-        ready.set()
+        ready(running)
     while not ending.wait(0.5):
         if running.failed:
             running.stop()

@@ -6,10 +6,14 @@ import asyncio
 import os
 from typing import Any
 
+import structlog
+
 from session_manager.config import CONFIGURATION_ID, Configuration, schema
 from session_manager.edge.client import Client, InvocationError
 from session_manager.errors import SessionManagerError
 from session_manager.model import JsonObject
+
+log = structlog.get_logger("session_manager.config")
 
 ATTEMPTS = 3
 PAUSE = 0.25
@@ -35,6 +39,8 @@ class ConfigurationEntry:
             stored = await self._call("configuration::get", {"id": self.id, "raw": True})
             if stored.get("value") is None:
                 initial = self._first_value()
+            elif self._seed not in (None, stored["value"]):
+                log.info("the seed configuration is not used: one is stored", id=self.id)
         except InvocationError as error:
             if "not_found" not in f"{error.code} {error.message}".lower():
                 raise

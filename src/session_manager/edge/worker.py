@@ -38,6 +38,7 @@ from session_manager.model import JsonObject
 from session_manager.reload import Configurator
 from session_manager.schema import function_schema, trigger_schema
 from session_manager.store import Store
+from session_manager.stores import where
 
 log = structlog.get_logger("session_manager.worker")
 
@@ -133,7 +134,14 @@ class Worker:
         self._configurator.service = self._service
         await self._account.begin(self._own_store())
         self._serving.set()
-        log.info("serving", worker=self._name, namespace=self._calls.namespace, engine=self._url)
+        log.info(
+            "serving", worker=self._name, namespace=self._calls.namespace, engine=self._url, store=self.store_place
+        )
+
+    @property
+    def store_place(self) -> str:
+        """Where conversations are kept, for people."""
+        return where(self._configurator.configuration.adapter, base_directory())
 
     async def _catch_up(self) -> None:
         """The configuration may have changed after it was read and before the binding that tells of it was there."""
