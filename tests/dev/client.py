@@ -15,7 +15,8 @@ from websockets.exceptions import ConnectionClosed
 
 Frame = dict[str, Any]
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
+"""Far more than anything takes: who waits in vain for so long has found a fault."""
 
 
 def unique(prefix: str) -> str:

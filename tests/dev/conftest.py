@@ -12,8 +12,9 @@ import pytest
 from session_manager.dev import EngineThread
 from tests.engines import on_both_engines, real_engine, real_engine_process
 
-#: How long engines wait for a worker to name its namespace.
-GRACE_S = 0.6
+#: How long engines wait for a worker to name its namespace: none of those that do is ever too late. Who never does has
+#: an engine that waits for a moment only.
+GRACE_S, MOMENT_S = 60.0, 0.6
 
 #: What placeholders in configuration values find.
 ENVIRONMENT = {"SET_IN_ENGINE": "7", "WORD_IN_ENGINE": "word"}
@@ -22,11 +23,24 @@ ENVIRONMENT = {"SET_IN_ENGINE": "7", "WORD_IN_ENGINE": "word"}
 @pytest.fixture(scope="session", params=on_both_engines())
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An engine of each kind, shared by the tests: every test uses ids of its own."""
-    if request.param == "loopback":
-        with EngineThread(config_dir=tmp_path_factory.mktemp("config"), grace_s=GRACE_S) as engine:
+    with _engine(request.param, tmp_path_factory.mktemp("config"), GRACE_S) as running:
+        yield running
+
+
+@pytest.fixture(params=on_both_engines())
+def hasty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An engine of each kind that soon takes a worker for one that will not name its namespace."""
+    with _engine(request.param, tmp_path, MOMENT_S) as running:
+        yield running
+
+
+@contextmanager
+def _engine(kind: str, directory: Path, grace_s: float) -> Iterator[str]:
+    if kind == "loopback":
+        with EngineThread(config_dir=directory, grace_s=grace_s) as engine:
             yield engine.url
         return
-    with real_engine({"III_NAMESPACE_GRACE_MS": str(int(GRACE_S * 1000))}) as running:
+    with real_engine({"III_NAMESPACE_GRACE_MS": str(int(grace_s * 1000))}) as running:
         yield running
 
 
@@ -40,6 +54,12 @@ class Place:
 
     def file(self, entry_id: str) -> Path:
         return self.directory / f"{entry_id}.yaml"
+
+    def edit(self, entry_id: str, text: str) -> None:
+        """Replaces a file in one step, as editors do: an engine that looks just then finds no half of it."""
+        scratch = self.file(entry_id).with_suffix(".edited")
+        scratch.write_text(text)
+        scratch.replace(self.file(entry_id))
 
 
 @pytest.fixture(scope="module", params=on_both_engines(of_its_own=True))

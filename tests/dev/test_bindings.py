@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.dev.client import Failed, Peer, eventually, peer, unique
+from tests.dev.client import PATIENCE_S, Failed, Peer, eventually, peer, unique
 
 REFUSAL = {"code": "trigger_registration_failed", "message": "session/invalid_filter: no"}
 
@@ -392,4 +392,4 @@ async def test_provider_and_binder_may_be_one_worker(url: str) -> None:
         bound = await worker.frame("registertrigger", id=binding)
         await worker.acknowledge(bound, REFUSAL)
         await worker.frame("triggerregistrationresult", id=binding)
-        await asyncio.wait_for(worker.settled(), 5)
+        await asyncio.wait_for(worker.settled(), PATIENCE_S)

@@ -390,8 +390,7 @@ async def test_a_binding_by_function_hears_of_changes_too(entry: Entry) -> None:
 async def test_an_edit_by_hand_takes_effect_and_is_an_event(place: Place, edited: Entry) -> None:
     await edited.register(initial_value={"limit": 1})
     await edited.watch()
-    path = place.file(edited.id)
-    path.write_text(path.read_text().replace("limit: 1", "limit: 2"))
+    place.edit(edited.id, place.file(edited.id).read_text().replace("limit: 1", "limit: 2"))
     (event,) = await edited.events(1)
     assert event["event_type"] == "configuration:updated"
     assert (event["old_value"], event["new_value"]) == ({"limit": 1}, {"limit": 2})
@@ -402,13 +401,12 @@ async def test_an_edit_by_hand_takes_effect_and_is_an_event(place: Place, edited
 async def test_an_invalid_edit_is_no_event_and_the_old_value_stays(place: Place, edited: Entry) -> None:
     await edited.register(initial_value={"limit": 1})
     await edited.watch()
-    path = place.file(edited.id)
-    path.write_text(path.read_text().replace("limit: 1", "limit: 0"))
+    place.edit(edited.id, place.file(edited.id).read_text().replace("limit: 1", "limit: 0"))
     # A valid edit of another entry shows when the directory has been read.
     marker = Entry(edited.worker, unique("marker::"))
     await edited.worker.register(marker.sink, lambda event: None)
     await marker.watch()
-    place.file(marker.id).write_text(f"id: {marker.id}\nname: N\ndescription: D\nvalue: {{}}\n")
+    place.edit(marker.id, f"id: {marker.id}\nname: N\ndescription: D\nvalue: {{}}\n")
     await marker.events(1)
     assert await edited.get() == {"limit": 1}
     await edited.events(0)
@@ -424,7 +422,7 @@ async def test_a_lost_file_drops_the_entry_and_a_repaired_one_has_no_schema(
     path = place.file(edited.id)
     good = path.read_text()
     if how == "corrupt":
-        path.write_text("id: [unclosed")
+        place.edit(edited.id, "id: [unclosed")
     else:
         path.unlink()
     (deleted,) = await edited.events(1)
@@ -433,7 +431,7 @@ async def test_a_lost_file_drops_the_entry_and_a_repaired_one_has_no_schema(
     with pytest.raises(Failed) as gone:
         await edited.get()
     assert gone.value.code == "NOT_FOUND"
-    path.write_text(good)
+    place.edit(edited.id, good)
     registered = (await edited.events(2))[1]
     assert registered["event_type"] == "configuration:registered"
     assert registered["schema"] is None

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.dev.client import Failed, eventually, peer, unique
+from tests.dev.client import PATIENCE_S, Failed, eventually, peer, unique
 
 
 async def test_a_new_connection_is_greeted_with_an_id_and_a_token(url: str) -> None:
@@ -44,9 +44,9 @@ async def test_buffered_registrations_are_applied_in_order(url: str) -> None:
             await worker.call("engine::functions::info", {"function_id": function})
 
 
-async def test_a_worker_that_never_names_itself_ends_up_in_default(url: str) -> None:
+async def test_a_worker_that_never_names_itself_ends_up_in_default(hasty_url: str) -> None:
     function = unique("f::")
-    async with peer(url) as worker, peer(url) as client:
+    async with peer(hasty_url) as worker, peer(hasty_url) as client:
         await worker.register(function, lambda data: "here")
 
         async def answered() -> bool:
@@ -55,7 +55,7 @@ async def test_a_worker_that_never_names_itself_ends_up_in_default(url: str) -> 
             except Failed:
                 return False
 
-        await eventually(answered, 7)
+        await eventually(answered)
         # Too late for another namespace.
         name = unique("w")
         await worker.claim(name, unique("late"))
@@ -82,7 +82,7 @@ async def test_a_second_worker_of_a_name_is_refused_and_its_registrations_vanish
             "worker_name": name,
             "owner_worker_id": first.worker_id,
         }
-        await asyncio.wait_for(second.closed.wait(), 5)
+        await asyncio.wait_for(second.closed.wait(), PATIENCE_S)
         assert second.close_code == 1005, "closed with a close frame that has no code"
         with pytest.raises(Failed, match="not found"):
             await first.call(function, {})
@@ -123,7 +123,7 @@ async def test_reattaching_with_the_token_retires_the_old_connection(url: str) -
         await new.send("reattach", previous_worker_id=old.worker_id, reattach_token=token)
         await new.register(function, lambda data: "new")
         await new.introduce(name)
-        await asyncio.wait_for(old.closed.wait(), 5)
+        await asyncio.wait_for(old.closed.wait(), PATIENCE_S)
         assert old.close_code == 1006, "dropped without a close frame"
         assert await new.call(function, {}) == "new"
         assert not new.seen("registrationrejected")
@@ -153,7 +153,7 @@ async def test_telemetry_is_taken_and_makes_no_worker(url: str) -> None:
     async with connect(f"{url}/otel", proxy=None) as telemetry:
         await telemetry.send(b"OTLP{}")
         await telemetry.send("text is no telemetry")
-        await asyncio.wait_for(await telemetry.ping(), 5)
+        await asyncio.wait_for(await telemetry.ping(), PATIENCE_S)
     async with peer(url) as worker:
         await worker.send_raw(b"LOGS{}")
         await worker.settled()

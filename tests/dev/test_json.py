@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.dev.client import Peer, peer, unique
+from tests.dev.client import PATIENCE_S, Peer, peer, unique
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ async def test_a_message_beyond_64_or_a_frame_beyond_16_mebibytes_cuts_the_conne
         if excess == "message":
             message = [message[at : at + (1 << 20)] for at in range(0, len(message), 1 << 20)]
         sending = asyncio.ensure_future(client.send_raw(message))
-        await asyncio.wait_for(client.closed.wait(), 20)
+        await asyncio.wait_for(client.closed.wait(), PATIENCE_S)
         assert client.close_code == 1006
         await asyncio.wait([sending])
         sending.exception()
@@ -183,5 +183,5 @@ async def test_a_message_beyond_64_or_a_frame_beyond_16_mebibytes_cuts_the_conne
 async def test_text_that_is_no_unicode_cuts_the_connection(url: str) -> None:
     async with peer(url) as client:
         await client.send_at_once([b'{"type":"ping","x":"\xff"}'])
-        await asyncio.wait_for(client.closed.wait(), 5)
+        await asyncio.wait_for(client.closed.wait(), PATIENCE_S)
         assert client.close_code == 1006

@@ -71,7 +71,7 @@ async def test_a_node_worker_is_called_calls_and_binds(url: str) -> None:
         await worker.settled()
         node = asyncio.ensure_future(asyncio.to_thread(run_node, SCRIPT, url, run))
 
-        bindings = await worker.several(2, "registertrigger", 20)
+        bindings = await worker.several(2, "registertrigger")
         (bound,) = [frame for frame in bindings if frame["config"] == {"every": 1}]
         (refused,) = [frame for frame in bindings if frame["config"] == {"refuse": True}]
         assert bound["trigger_type"] == trigger_type

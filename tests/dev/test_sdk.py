@@ -62,7 +62,7 @@ async def reachable(client: III, function_id: str) -> None:
             return False
         return True
 
-    await eventually(known, 10)
+    await eventually(known)
 
 
 async def echo(data: Any) -> Any:
@@ -197,7 +197,7 @@ async def test_after_a_restart_clients_come_back_with_all_they_had(place: Place,
     (before,) = provider.bindings
     provider.bindings.clear()
     await asyncio.to_thread(place.restart)
-    await eventually(lambda: provider.bindings, 10)
+    await eventually(lambda: provider.bindings)
     assert list(provider.bindings) == [before]
     await reachable(client, function)
     assert (await call(client, function, {"n": 1}))["n"] == 1
