@@ -133,7 +133,7 @@ class Bridged(InProcess):
             await super().unbind(binding_id)
 
     async def settle(self) -> None:
-        assert await self.announcer.drain(5) == 0
+        assert await self.announcer.drain(30) == 0
         await self.main.settle()
         await super().settle()
 

@@ -100,7 +100,7 @@ class InProcess:
         del self.receivers[binding_id]
 
     async def settle(self) -> None:
-        assert await self.delivery.drain(5) == 0
+        assert await self.delivery.drain(30) == 0
 
     async def restart(self) -> None:
         await self.stop()

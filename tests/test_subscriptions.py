@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from session_manager.bindings import Binding, BindingTable
-from session_manager.edge import subscriptions as module
 from session_manager.edge.absence import Absence
-from session_manager.edge.subscriptions import Subscriptions
+from session_manager.edge.subscriptions import REPLAY, Subscriptions
+from tests.clockwork import clockwork
 from tests.contract.scenario import until
 
 
@@ -43,12 +41,7 @@ async def bound(*ids: str) -> tuple[Engine, Subscriptions, BindingTable]:
     return engine, subscriptions, table
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REPLAY", 0.1)
-    monkeypatch.setattr(module, "HOPE", 0.3)
-
-
+@clockwork
 async def test_a_binding_that_is_not_brought_again_is_gone() -> None:
     _, subscriptions, table = await bound("a", "b")
     subscriptions.replayed()
@@ -60,27 +53,32 @@ async def test_a_binding_that_is_not_brought_again_is_gone() -> None:
     assert table.ids() == {"b"}
 
 
+@clockwork
 async def test_at_the_start_bindings_are_waited_for_as_long_as_they_come() -> None:
     """There may be many thousands."""
     engine, subscriptions, table = await bound()
     engine.known = [f"b{number}" for number in range(8)] + ["refused"]
     waiting = asyncio.create_task(subscriptions.back())
     for id_ in engine.known[:-1]:
-        await asyncio.sleep(0.04)  # all of them take longer than the pause for which one is waited
+        await asyncio.sleep(0.4 * REPLAY)  # all of them take longer than the pause for which one is waited
         assert not waiting.done()
         subscriptions.bound(binding(id_))
-    await asyncio.wait_for(waiting, 5)
+    await waiting
     assert len(table) == 8
 
 
+@clockwork
 async def test_nobody_waits_for_bindings_that_are_all_there() -> None:
     _, subscriptions, table = await bound("a")
     subscriptions.replayed()
     subscriptions.bound(binding("a"))
-    await asyncio.wait_for(subscriptions.reconnected(), 0.09)
+    began = asyncio.get_running_loop().time()
+    await subscriptions.reconnected()
+    assert asyncio.get_running_loop().time() == began
     assert table.ids() == {"a"}
 
 
+@clockwork
 async def test_a_binding_that_came_back_after_a_second_restart_of_the_engine_stays() -> None:
     engine, subscriptions, table = await bound("a", "b")
     waiting = []

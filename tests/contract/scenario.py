@@ -209,7 +209,7 @@ class Play:
             raise Mismatch("the binding was accepted")
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Waits for a condition, and fails when it does not come."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():
