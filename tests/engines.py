@@ -45,7 +45,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for_port(port: int, process: subprocess.Popen[bytes] | None = None, seconds: float = 15.0) -> None:
+def wait_for_port(port: int, process: subprocess.Popen[bytes] | None = None, seconds: float = 60.0) -> None:
     """Return when something listens on the port."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -205,7 +205,7 @@ class LoopbackProcess:
     def kill(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)
-            self._process.wait(5)
+            self._process.wait(30)
 
 
 @contextmanager

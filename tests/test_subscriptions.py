@@ -8,7 +8,7 @@ from typing import Any
 from session_manager.bindings import Binding, BindingTable
 from session_manager.edge.absence import Absence
 from session_manager.edge.subscriptions import REPLAY, Subscriptions
-from tests.clockwork import clockwork
+from tests.clockwork import Clockwork, clockwork
 from tests.contract.scenario import until
 
 
@@ -65,6 +65,23 @@ async def test_at_the_start_bindings_are_waited_for_as_long_as_they_come() -> No
         subscriptions.bound(binding(id_))
     await waiting
     assert len(table) == 8
+
+
+@clockwork
+async def test_bindings_that_came_while_this_process_had_no_turn_are_not_the_last_ones() -> None:
+    engine, subscriptions, table = await bound()
+    engine.known = ["a", "b"]
+    waiting = asyncio.create_task(subscriptions.back())
+    await asyncio.sleep(0.5 * REPLAY)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, Clockwork)
+    loop.lose(REPLAY)
+    subscriptions.bound(binding("a"))
+    await asyncio.sleep(0.5 * REPLAY)
+    assert not waiting.done()
+    subscriptions.bound(binding("b"))
+    await waiting
+    assert len(table) == 2
 
 
 @clockwork

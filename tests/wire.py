@@ -109,20 +109,20 @@ class WorkerProcess:
     def stop(self) -> int:
         """SIGTERM, and its exit status."""
         self.signal(signal.SIGTERM)
-        return self.wait(15)
+        return self.wait(30)
 
     def kill(self) -> None:
         """SIGKILL."""
         self.signal(signal.SIGKILL)
-        self.wait(5)
+        self.wait(30)
 
     def end(self) -> None:
         """Leaves no process behind."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
-            self.process.wait(5)
+            self.process.wait(30)
 
-    async def ready(self, client: III, seconds: float = 20) -> None:
+    async def ready(self, client: III, seconds: float = 60) -> None:
         """Returns when the engine lists all its functions and trigger types and a call is answered."""
         deadline = time.monotonic() + seconds
         while True:
@@ -232,7 +232,7 @@ class Wire:
 
     async def call(self, function_id: str, payload: Any) -> Any:
         self._note(payload)
-        reply = await call(self.client, function_id, payload, timeout_ms=15_000, namespace=self.worker.namespace)
+        reply = await call(self.client, function_id, payload, timeout_ms=60_000, namespace=self.worker.namespace)
         self._note(reply)
         return reply
 
@@ -306,7 +306,7 @@ class Wire:
     async def _reloaded(self) -> None:
         """The engine calls this too, some time soon. Reloads run one at a time and each reads the newest value, so
         once ours is answered the value is in force."""
-        await call(self.client, "session::on-config-change", {}, timeout_ms=15_000)
+        await call(self.client, "session::on-config-change", {}, timeout_ms=60_000)
 
     async def reset(self) -> None:
         self.value = copy.deepcopy(self.initial)
@@ -327,7 +327,7 @@ class Wire:
         self._sessions.clear()
 
 
-async def _until(condition: Callable[[], bool], seconds: float = 10.0, *, must: bool = True) -> None:
+async def _until(condition: Callable[[], bool], seconds: float = 60.0, *, must: bool = True) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

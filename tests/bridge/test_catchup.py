@@ -35,6 +35,7 @@ from session_manager.ledger import Ledger
 from session_manager.model import Entry, SessionMeta
 from session_manager.store import Change
 from session_manager.stores.memory import MemoryStore
+from tests.contract.scenario import until
 from tests.stage import InProcess
 
 
@@ -331,7 +332,9 @@ class Hub:
 
 
 @pytest.fixture
-async def account(tmp_path: Path) -> AsyncIterator[Account]:
+async def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Account]:
+    monkeypatch.setattr("session_manager.edge.account.PATIENCE", 60.0)
+
     async def backlog() -> int:
         return 0
 
@@ -357,7 +360,7 @@ async def test_events_wait_until_their_sessions_are_listed_in_the_file(account: 
     go, hub = threading.Event(), account._hub
     assert isinstance(hub, Hub)
     write = account._ledger.write
-    account._ledger.write = lambda lines: (go.wait(5), write(lines))[1]  # type: ignore[method-assign]
+    account._ledger.write = lambda lines: (go.wait(60), write(lines))[1]  # type: ignore[method-assign]
     account.publish(deleted("a"))
     account.publish(deleted("b"))
     waiting = asyncio.create_task(account.told_all())
@@ -385,7 +388,7 @@ async def test_a_reply_through_a_bridge_waits_for_events_that_wait_for_the_file(
 ) -> None:
     go, hub = threading.Event(), account._hub
     assert isinstance(hub, Hub)
-    account._ledger.write = lambda lines: (go.wait(5), None)[1]  # type: ignore[method-assign]
+    account._ledger.write = lambda lines: (go.wait(60), None)[1]  # type: ignore[method-assign]
     bridge = bridge_to_nowhere(account, tmp_path)
     bridge._relay = SimpleNamespace(connected=True)  # type: ignore[assignment] # all that is asked of it here
 
@@ -410,22 +413,30 @@ async def test_what_is_missed_before_the_main_instance_takes_the_binding_in_is_t
 ) -> None:
     """Although everything later of that session is heard, so that its record is as it was told."""
     monkeypatch.setattr("session_manager.edge.bridge.WATCH", 0.01)
-    monkeypatch.setattr("session_manager.edge.bridge.PASSES", (0.0, 0.2))
+    monkeypatch.setattr("session_manager.edge.bridge.PASSES", (0.0, 0.0))
     hub = account._hub
     assert isinstance(hub, Hub)
     bridge = bridge_to_nowhere(account, tmp_path)
     store, main = MemoryStore(), ["main"]
     bridge.store = store  # type: ignore[assignment] # only read from
+    looked, compared, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    catch_up = bridge._catch_up
 
     async def look() -> tuple[str, ...]:
+        looked.set()
         return tuple(main)
 
-    bridge._look = look  # type: ignore[method-assign]
-    watching = asyncio.create_task(bridge._watch((0.0, 0.2) if first else ()))
-    await asyncio.sleep(0.05)
+    async def compare() -> None:
+        await catch_up()
+        compared.set()
+        await go_on.wait()
+
+    bridge._look, bridge._catch_up = look, compare  # type: ignore[method-assign]
+    watching = asyncio.create_task(bridge._watch((0.0, 0.0) if first else ()))
+    await looked.wait()
     if not first:
         main[0] = "main, started again"
-    await asyncio.sleep(0.1)  # the first comparison is over
+    await compared.wait()
     meta = SessionMeta("s", "t", "", "idle", 1, 9, 2)
     bodies = [b'{"role":"user","content":[],"timestamp":%d}' % number for number in range(2)]
     entries = [Entry(f"e{number}", None, 9, "user", body) for number, body in enumerate(bodies)]
@@ -433,9 +444,8 @@ async def test_what_is_missed_before_the_main_instance_takes_the_binding_in_is_t
     for event in (Created.of(meta), entry_event("s", entries[1])):
         bridge._hear(Emission(event, None))
     await account.told_all()
-    async with asyncio.timeout(5):
-        while not account.told.knows("s", entries[0]):
-            await asyncio.sleep(0.01)
+    go_on.set()
+    await until(lambda: account.told.knows("s", entries[0]))
     watching.cancel()
 
 
@@ -509,7 +519,7 @@ async def test_what_has_come_and_waits_for_the_file_is_not_told_by_a_comparison_
 ) -> None:
     go, hub = threading.Event(), account._hub
     assert isinstance(hub, Hub)
-    account._ledger.write = lambda lines: (go.wait(5), None)[1]  # type: ignore[method-assign]
+    account._ledger.write = lambda lines: (go.wait(60), None)[1]  # type: ignore[method-assign]
     bridge = await _compared(account, tmp_path, Change("s", META_OF_S, "e0", (_entry(0),)))
     for event in (Created.of(META_OF_S), entry_event("s", _entry(0))):
         bridge._hear(Emission(event, None))
@@ -534,10 +544,10 @@ async def test_a_disk_that_does_not_answer_does_not_stop_events(
     monkeypatch.setattr("session_manager.edge.account.PATIENCE", 0.01)
     go, hub = threading.Event(), account._hub
     assert isinstance(hub, Hub)
-    account._ledger.write = lambda lines: go.wait(5)  # type: ignore[method-assign,assignment]
+    account._ledger.write = lambda lines: go.wait(60)  # type: ignore[method-assign,assignment]
     for number in range(20):
         account.publish(deleted(f"{number}"))
-        await asyncio.wait_for(account.told_all(), 5)
+        await asyncio.wait_for(account.told_all(), 30)
     assert hub.told == [f"{number}" for number in range(20)]
     go.set()
 
@@ -561,7 +571,7 @@ async def test_intents_that_were_not_done_outlive_the_process(tmp_path: Path) ->
 async def test_a_disk_that_hangs_while_intents_are_read_does_not_stop_the_event_loop(tmp_path: Path) -> None:
     intents, go = Intents(tmp_path / "intents"), threading.Event()
     start = intents._start
-    intents._start = lambda: (go.wait(5), start())[1]  # type: ignore[method-assign]
+    intents._start = lambda: (go.wait(60), start())[1]  # type: ignore[method-assign]
     opening = asyncio.create_task(intents.open())
     await asyncio.sleep(0.01)
     assert not opening.done()
@@ -669,7 +679,7 @@ async def test_the_file_is_written_while_a_change_becomes_durable(account: Accou
     assert isinstance(hub, Hub)
 
     def write(lines: bytes) -> None:
-        go.wait(5)
+        go.wait(60)
         written.append(lines)
 
     account._ledger.write = write  # type: ignore[method-assign]
@@ -681,9 +691,7 @@ async def test_the_file_is_written_while_a_change_becomes_durable(account: Accou
     await account.told_all()
     assert hub.told == ["a"]
     account.expect(deleted("b"))
-    async with asyncio.timeout(5):
-        while account._is_listing():
-            await asyncio.sleep(0.001)
+    await until(lambda: not account._is_listing())
     account.publish(deleted("b"))
     assert hub.told == ["a", "b"], "at once"
     assert len(written) == 2
@@ -695,7 +703,7 @@ async def test_a_file_that_does_not_answer_is_waited_for_once(
     monkeypatch.setattr("session_manager.edge.account.PATIENCE", 0.02)
     hub, go = account._hub, threading.Event()
     assert isinstance(hub, Hub)
-    account._ledger.write = lambda lines: (go.wait(5), None)[1]  # type: ignore[method-assign]
+    account._ledger.write = lambda lines: (go.wait(60), None)[1]  # type: ignore[method-assign]
     account.expect(deleted("a"))
     account.publish(deleted("a"))
     await account.told_all()

@@ -78,7 +78,7 @@ async def loaded(world: Topology) -> AsyncIterator[list[Load]]:
         yield loads
     finally:
         stop.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await asyncio.gather(*tasks)
 
 
@@ -138,7 +138,7 @@ async def each_in_turn(world: Topology, victims: list[str], between: float, away
             await fell(world, victim, away)
             await until(
                 lambda before=before: all(load.count > count for load, count in zip(loads, before, strict=True)),  # type: ignore[misc]
-                30,
+                90,
                 lambda victim=victim: f"after {victim} somebody gets nothing done: {[load.count for load in loads]}",  # type: ignore[misc]
             )
             await asyncio.sleep(between)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import statistics
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -28,6 +27,10 @@ from tests.bridge.topology import BACK_SOON, Engine, engine_of, until
 from tests.engines import free_port, on_both_engines
 from tests.sdk import call, sdk_client
 
+SOON = 30.0
+"""Seconds within which everything happens that is promised to happen soon: far less than what is given up waiting for
+takes here."""
+
 
 @pytest.fixture(params=on_both_engines(of_its_own=True))
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
@@ -40,7 +43,7 @@ async def line_to(url: str, name: str = "line", prepare: Callable[[Line], Any] |
     line = Line(url, name, "A line under test.")
     if prepare is not None:
         prepare(line)
-    await line.open(5)
+    await line.open(SOON)
     try:
         yield line
     finally:
@@ -81,7 +84,7 @@ async def listed(client: III, function_id: str) -> None:
     async def there() -> bool:
         return function_id in str(await call(client, "engine::functions::list", {}))
 
-    await until(there, 10, lambda: f"{function_id} is not listed")
+    await until(there, SOON, lambda: f"{function_id} is not listed")
 
 
 async def test_a_line_to_this_machine_goes_through_no_proxy(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,11 +95,11 @@ async def test_a_line_to_this_machine_goes_through_no_proxy(engine: Engine, monk
         assert line.connected
 
 
-async def ask(line: Line, function_id: str, payload: Any, seconds: float = 5.0) -> Any:
+async def ask(line: Line, function_id: str, payload: Any, seconds: float = SOON) -> Any:
     return decode(await line.call(function_id, encode(payload), "default", seconds))
 
 
-async def code_of(line: Line, function_id: str, payload: Any, seconds: float = 5.0) -> str:
+async def code_of(line: Line, function_id: str, payload: Any, seconds: float = SOON) -> str:
     with pytest.raises(Undelivered) as caught:
         await ask(line, function_id, payload, seconds)
     return caught.value.code
@@ -114,15 +117,15 @@ async def test_a_call_is_answered_or_says_why_not(engine: Engine) -> None:
 
 async def test_many_calls_at_once_get_each_its_own_answer(engine: Engine) -> None:
     async with far(engine.url), line_to(engine.url) as line:
-        answers = await asyncio.gather(*(ask(line, "far::echo", {"n": number}, 20) for number in range(300)))
+        answers = await asyncio.gather(*(ask(line, "far::echo", {"n": number}) for number in range(300)))
         assert answers == [{"n": number} for number in range(300)]
 
 
 async def test_what_does_not_fit_into_one_frame_goes_and_comes_in_several(engine: Engine) -> None:
     async with far(engine.url), line_to(engine.url) as line:
         text = "é" * (FRAME_BYTES // 2 + 1)  # its characters straddle the borders of pieces
-        assert await ask(line, "far::echo", {"text": "." + text}, 30) == {"text": "." + text}
-        came = await ask(line, "far::long", {"characters": FRAME_BYTES // 2 + 1}, 30)
+        assert await ask(line, "far::echo", {"text": "." + text}) == {"text": "." + text}
+        came = await ask(line, "far::long", {"characters": FRAME_BYTES // 2 + 1})
         assert came["text"] == text
 
 
@@ -140,23 +143,23 @@ async def test_no_environment_variable_changes_a_lines_name_or_namespace(
     monkeypatch.setenv("III_WORKER_NAME", "somebody")
     monkeypatch.setenv("III_NAMESPACE", "elsewhere")
     async with line_to(engine.url) as line:
-        worker = (await line.ask("engine::workers::info", {"name": "line", "namespace": "default"}, 5))["worker"]
+        worker = (await line.ask("engine::workers::info", {"name": "line", "namespace": "default"}, SOON))["worker"]
         assert (worker["name"], worker["namespace"]) == ("line", "default")
         assert worker["description"] == "A line under test."
 
 
 async def test_where_no_engine_is_opening_says_so_in_time() -> None:
     url = f"ws://127.0.0.1:{free_port()}"
-    began = time.monotonic()
-    with pytest.raises(EngineError, match=f"no engine at {url}: "):
-        await Line(url, "line", "").open(0.5)
-    assert time.monotonic() - began < 3
+    async with asyncio.timeout(SOON):
+        with pytest.raises(EngineError, match=f"no engine at {url}: "):
+            await Line(url, "line", "").open(0.5)
 
 
 async def test_where_somebody_listens_who_is_no_engine_opening_says_so_in_time() -> None:
     async with stand_in(ServerConnection.wait_closed) as url:
-        with pytest.raises(EngineError, match="does not answer"):
-            await Line(url, "line", "").open(0.5)
+        async with asyncio.timeout(SOON):
+            with pytest.raises(EngineError, match="does not answer"):
+                await Line(url, "line", "").open(0.5)
 
 
 async def test_calls_under_way_fail_at_once_when_the_engine_goes_and_later_ones_until_it_is_back(
@@ -165,16 +168,14 @@ async def test_calls_under_way_fail_at_once_when_the_engine_goes_and_later_ones_
     async with far(engine.url) as there, line_to(engine.url) as line:
         states: list[bool] = []
         line.on_state(states.append)
-        waiting = asyncio.create_task(code_of(line, "far::never", {"n": 0}, 60))
-        await until(lambda: there.came, 10, lambda: "the call does not arrive")
+        waiting = asyncio.create_task(code_of(line, "far::never", {"n": 0}, 120))
+        await until(lambda: there.came, SOON, lambda: "the call does not arrive")
         engine.kill()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SOON):
             assert await waiting == DISCONNECTED
-        began = time.monotonic()
-        assert await code_of(line, "far::echo", {"n": 1}, 60) == DISCONNECTED
-        assert time.monotonic() - began < 1
+            assert await code_of(line, "far::echo", {"n": 1}, 120) == DISCONNECTED
         engine.start()
-        await until(lambda: answered(line), 20, lambda: "the line does not come back")
+        await until(lambda: answered(line), SOON, lambda: "the line does not come back")
         assert {"n": 1} not in there.came, "what had failed was sent later"
         assert states == [False, True]
 
@@ -199,20 +200,20 @@ async def test_what_a_line_serves_and_binds_is_there_again_after_the_engine_rest
     async with sdk_client(engine.url, "near", reconnection_config=BACK_SOON) as client:
         async with line_to(engine.url, prepare=prepare) as line:
             end = line.bind("engine::workers-available", "line::hear")
-            await until(fires, 10, lambda: "not bound")
+            await until(fires, SOON, lambda: "not bound")
             engine.kill()
             engine.start()
-            await until(lambda: quietly(fires), 20, lambda: "not bound again")
+            await until(lambda: quietly(fires), SOON, lambda: "not bound again")
             came.clear()
             async with sdk_client(engine.url, "newcomer"):
-                await until(lambda: came, 10, lambda: "nothing is heard")
+                await until(lambda: came, SOON, lambda: "nothing is heard")
             end()
 
             async def ended() -> bool:
                 return not await fires()
 
-            await until(ended, 10, lambda: "still bound")
-        await until(lambda: gone(client), 10, lambda: "a closed line still serves")
+            await until(ended, SOON, lambda: "still bound")
+        await until(lambda: gone(client), SOON, lambda: "a closed line still serves")
 
 
 async def quietly(condition: Callable[[], Any]) -> bool:
@@ -256,13 +257,13 @@ async def test_a_line_comes_back_under_its_name_although_the_engine_still_holds_
         async with far(engine.url), line_to(ways[0].url) as line:
             ways[0].silence()  # so that the engine does not learn of the cut
             line._say(b'{"type":"ping"}')
-            await until(ways[0].holding.is_set, 5, lambda: "nothing is held back")
+            await until(ways[0].holding.is_set, SOON, lambda: "nothing is held back")
             assert line._socket is not None
             line._socket.transport.abort()
-            await until(lambda: not line.connected, 5, lambda: "the line does not notice")
+            await until(lambda: not line.connected, SOON, lambda: "the line does not notice")
             line.url = engine.url
-            await until(lambda: answered(line), 20, lambda: "the line does not come back")
-            known = await line.ask("engine::workers::info", {"name": "line", "namespace": "default"}, 5)
+            await until(lambda: answered(line), SOON, lambda: "the line does not come back")
+            known = await line.ask("engine::workers::info", {"name": "line", "namespace": "default"}, SOON)
             assert line._identity is not None
             assert known["worker"]["id"] == line._identity[0]
 
@@ -272,12 +273,12 @@ async def test_a_line_whose_name_was_taken_while_it_was_away_gets_it_back_when_i
         line.url = f"ws://127.0.0.1:{free_port()}"
         assert line._socket is not None
         line._socket.transport.abort()
-        await until(lambda: not line.connected, 5, lambda: "the line does not notice")
+        await until(lambda: not line.connected, SOON, lambda: "the line does not notice")
         async with line_to(engine.url):
             line.url = engine.url
-            await until(lambda: line._refused, 20, lambda: "the line is not refused")
-        await until(lambda: answered(line), 20, lambda: "the line does not come back")
-        await until(lambda: line.connected and not line._refused, 5, lambda: "refused")
+            await until(lambda: line._refused, SOON, lambda: "the line is not refused")
+        await until(lambda: answered(line), SOON, lambda: "the line does not come back")
+        await until(lambda: line.connected and not line._refused, SOON, lambda: "refused")
 
 
 async def test_what_was_given_up_behind_a_stuck_connection_is_never_sent() -> None:
@@ -289,11 +290,11 @@ async def test_what_was_given_up_behind_a_stuck_connection_is_never_sent() -> No
             stuffing = [
                 asyncio.create_task(code_of(line, "far::echo", {"text": "x" * (8 << 20)}, 0.3)) for _ in range(3)
             ]
-            await until(lambda: line._socket is not None and line._socket.paused, 5, lambda: "it takes everything")
+            await until(lambda: line._socket is not None and line._socket.paused, SOON, lambda: "it takes everything")
             assert await code_of(line, "far::echo", {"n": "late"}, 0.2) == "TIMEOUT"
             assert set(await asyncio.gather(*stuffing)) == {"TIMEOUT"}
             ways[0].speak()
-            await until(lambda: answered(line), 20, lambda: "the line does not come back")
+            await until(lambda: answered(line), SOON, lambda: "the line does not come back")
             assert {"n": "late"} not in there.came
 
 
@@ -303,12 +304,15 @@ async def test_a_question_whose_answer_is_lost_is_asked_once_more_and_another_ca
     monkeypatch.setattr(line_module, "LOST", 0.05)
     with EngineThread(unkindness=Unkindness(lost_replies=1.0)) as engine:
         async with far(engine.url) as there, line_to(engine.url) as line:
-            with pytest.raises(Undelivered, match="TIMEOUT"):
-                await line.call("far::echo", b'{"n":1}', "default", 0.3)
-            assert there.came == [{"n": 1}]
-            with pytest.raises(Undelivered, match="TIMEOUT"):
-                await line.call("far::echo", b'{"n":2}', "default", 0.3, question=True)
-            assert there.came == [{"n": 1}, {"n": 2}, {"n": 2}]
+            for number, question, times in ((1, False, 1), (2, True, 2)):
+                payload = b'{"n":%d}' % number
+                asking = asyncio.create_task(line.call("far::echo", payload, "default", 300, question=question))
+                await until(lambda: there.came.count({"n": number}) == times, SOON, lambda: f"{there.came}")  # noqa: B023 # awaited here
+                await asyncio.sleep(4 * line_module.LOST)
+                assert there.came.count({"n": number}) == times
+                asking.cancel()
+                await asyncio.wait({asking})
+            assert await code_of(line, "far::echo", {"n": 3}, 0.2) == "TIMEOUT"
             assert not line._unanswered
 
 
@@ -328,7 +332,7 @@ async def test_an_answer_that_the_engine_may_lose_is_said_twice(monkeypatch: pyt
     with EngineThread() as engine:
         async with sdk_client(engine.url, "near") as client, line_to(engine.url, prepare=prepare):
             assert await call(client, "line::double", {}) == 2
-            await until(lambda: len(answers_in(said)) == 2, 5, lambda: "once only")
+            await until(lambda: len(answers_in(said)) == 2, SOON, lambda: "once only")
             assert len(set(answers_in(said))) == 1
 
 

@@ -104,7 +104,7 @@ async def everybody_hears_everything_once(world: Topology, each: int, sessions: 
     twice, for the last one told must be the last one."""
     for side in world.sides[1:]:
         said = side.worker.said
-        await until(lambda: said().count("compared with the main instance") >= len(PASSES), 30, said)  # noqa: B023 # awaited here
+        await until(lambda: said().count("compared with the main instance") >= len(PASSES), 60, said)  # noqa: B023 # awaited here
     filtered: dict[tuple[str, str], list[Key]] = {}
     for side in world.sides:
         for name, (kind, config, _) in FILTERS.items():
@@ -121,7 +121,7 @@ async def everybody_hears_everything_once(world: Topology, each: int, sessions: 
     def all_heard() -> bool:
         return all(len(side.heard) >= expected.total() for side in world.sides)
 
-    await until(all_heard, 30, lambda: f"{expected.total()} expected: {[len(side.heard) for side in world.sides]}")
+    await until(all_heard, 60, lambda: f"{expected.total()} expected: {[len(side.heard) for side in world.sides]}")
     for side in world.sides:
         heard = Counter(key(kind, event) for kind, event in side.heard)
         assert heard == expected, f"{side.name}: missing {expected - heard}, too much {heard - expected}"
@@ -130,7 +130,7 @@ async def everybody_hears_everything_once(world: Topology, each: int, sessions: 
             wanted = Counter({key: n for key, n in expected.items() if key[0] == short and wants(key, roles[key])})
             await until(
                 lambda side=side, name=name, wanted=wanted: len(filtered[side.name, name]) >= wanted.total(),  # type: ignore[misc]
-                10,
+                60,
                 lambda side=side, name=name: f"{side.name}, {name}: {len(filtered[side.name, name])}",  # type: ignore[misc]
             )
             assert Counter(filtered[side.name, name]) == wanted, f"{side.name}: {name}"

@@ -105,7 +105,7 @@ def user(text: str) -> dict[str, Any]:
 async def views_agree(world: Topology) -> None:
     stored = await world.stored()
     for side in world.sides:
-        await until(lambda side=side: side.view.state() == stored, 30, lambda side=side: side.name)  # type: ignore[misc]
+        await until(lambda side=side: side.view.state() == stored, 60, lambda side=side: side.name)  # type: ignore[misc]
 
 
 async def test_after_a_cut_the_bridge_attaches_again_and_its_subscribers_learn_what_they_missed() -> None:
@@ -131,7 +131,7 @@ async def test_after_a_cut_the_bridge_attaches_again_and_its_subscribers_learn_w
                 await bridge.call("append", session_id="kept", entry_id="c", message=user("in vain"))
             ways[0].mend()
             await views_agree(world)
-            await until(lambda: _works(world), 20, lambda: "the bridge does not come back")
+            await until(lambda: _works(world), 60, lambda: "the bridge does not come back")
             await main.call("append", session_id="born", message=user("after"))
             await views_agree(world)
 
@@ -160,9 +160,9 @@ async def test_while_nothing_arrives_changes_fail_within_the_timeout_and_do_not_
             replies = await asyncio.gather(*calls, return_exceptions=True)
             took = time.monotonic() - began
             assert all("session/storage" in str(reply) for reply in replies), replies
-            assert took < 4, f"20 changes of one session took {took:.1f} s to fail"
+            assert took < 10, f"20 changes of one session took {took:.1f} s to fail"
             ways[0].speak()
-            await until(lambda: _appended(world), 20, lambda: "the bridge does not come back")
+            await until(lambda: _appended(world), 60, lambda: "the bridge does not come back")
             page = await bridge.call("messages", session_id="s")
             ids = [item["entry_id"] for item in page["messages"]]
             meta = (await world.main.call("get", session_id="s"))["meta"]
@@ -187,7 +187,7 @@ async def test_a_bridge_to_its_own_engine_is_refused_at_the_start(tmp_path: Any)
     with loopback_engine() as url:
         adapter = {"name": "bridge", "config": {"url": url}}
         with worker_process(url, tmp_path / "w", "--patience", "1", value={"adapter": adapter}) as worker:
-            assert worker.wait(20) == 1
+            assert worker.wait(60) == 1
             assert "cannot lead to the engine that it is on" in worker.said()
 
 
@@ -195,7 +195,7 @@ async def test_a_bridge_to_nowhere_is_refused_at_the_start_and_says_why(tmp_path
     with loopback_engine() as url:
         adapter = {"name": "bridge", "config": {"url": f"ws://127.0.0.1:{free_port()}"}}
         with worker_process(url, tmp_path / "w", "--patience", "1", value={"adapter": adapter}) as worker:
-            assert worker.wait(40) == 1
+            assert worker.wait(60) == 1
             assert "session/storage: the main instance's engine: no engine at" in worker.said().splitlines()[-1]
 
 
@@ -232,6 +232,6 @@ async def test_a_bridge_put_into_force_while_running_serves_the_main_instances_s
         heard = ("session::message-added", "s", entry_id)
         await until(
             lambda: heard in [(kind, event["session_id"], event.get("entry_id")) for kind, event in bridge.heard],
-            10,
+            60,
             lambda: "the relay is not attached",
         )

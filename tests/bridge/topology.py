@@ -109,7 +109,7 @@ class Side:
 
         self.subscriber.register_function(function_id, handle)
         self.subscriber.register_trigger({"type": kind, "function_id": function_id, "config": config})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 asked = {"function_id": function_id}
                 listed = await call(self.client, "engine::registered-triggers::list", asked)
@@ -121,7 +121,7 @@ class Side:
         self.heard.append((kind, event))
         self.view.take(kind, event)
 
-    async def call(self, function: str, seconds: float = 15.0, **payload: Any) -> Any:
+    async def call(self, function: str, seconds: float = 30.0, **payload: Any) -> Any:
         return await call(self.client, f"session::{function}", payload, timeout_ms=int(seconds * 1000))
 
     async def stop(self) -> None:

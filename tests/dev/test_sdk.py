@@ -178,7 +178,7 @@ async def test_messages_of_17_and_60_megabytes_pass_and_70_are_refused(url: str,
         answer = await call(client, function, {"text": "x" * size, "back": back}, timeout_ms=30_000)
         assert (answer["length"], len(answer["text"])) == (size, back)
     with pytest.raises(InvocationError) as refused:
-        await call(client, function, {"text": "x" * 70_000_000, "back": 0})
+        await call(client, function, {"text": "x" * 70_000_000, "back": 0}, timeout_ms=30_000)
     assert refused.value.code == "payload_too_large"
     assert (await call(client, function, {"text": "", "back": 0}))["length"] == 0
 

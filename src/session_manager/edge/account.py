@@ -180,8 +180,12 @@ class Account:
                 log.warning("what was not told before the worker ended cannot be told", error=str(error))
         while True:
             await asyncio.sleep(SAVE)
-            until = self.told.count_of_changes  # what is published while the deliveries are asked may be under way
-            await self._save(until, await self._under_way())
+            await self.save_answered()
+
+    async def save_answered(self) -> None:
+        """Saves what subscribers have answered by now."""
+        until = self.told.count_of_changes  # what is published while the deliveries are asked may be under way
+        await self._save(until, await self._under_way())
 
     async def _save(self, until: int | None = None, under_way: Collection[str] = ()) -> None:
         held = {emission.event.session_id for _, emissions in self._held for emission in emissions}
