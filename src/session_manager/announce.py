@@ -81,6 +81,10 @@ class Announcer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def is_telling(self, session_id: str) -> bool:
+        """Whether something of a session waits to be told."""
+        return session_id in self._queues
+
     async def announced(self, session_id: str) -> bool:
         """Waits until everything of a session that was published so far was told, or was tried in vain once, and
         returns whether it was told."""

@@ -9,9 +9,10 @@ is forgotten counts as never told.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -26,7 +27,7 @@ from session_manager.events import (
     StatusChanged,
     entry_event,
 )
-from session_manager.model import Entry, JsonObject, SessionMeta, Status
+from session_manager.model import Entry, JsonObject, SessionMeta, Status, encode
 from session_manager.store import Store
 
 SESSIONS, ENTRIES = 10_000, 50_000
@@ -37,10 +38,10 @@ SKEW = 600_000
 of its session counts as told."""
 
 ATTEMPTS = 5
-"""How often a session is read again that changes while it is read."""
+"""How often a session is read that is told of while it is read; then whatever may be outdated is left out."""
 
-FORETOLD = 1_000
-"""How many events are remembered that a comparison has told before they came."""
+GROWING = frozenset({Created, MessageAdded, MessageUpdated})
+"""Events that are not outdated by another of their kind, for the highest revision counts."""
 
 Labels = tuple[str, str, JsonObject | None]
 
@@ -53,8 +54,6 @@ class Known(Struct, omit_defaults=True):
     created_at: int | None = None
     updated_at: int = -(2**63)
     metadata: JsonObject | None = None
-    told: int = 0
-    """How many events there were, so that a reader notices one that comes in between."""
     perhaps_created_at: int | None = None
     """Of which session of this id they may have been told that it came into being."""
 
@@ -73,6 +72,8 @@ class Told:
         self.changes: dict[str, int] = {}
         """Sessions noted since somebody took them out of this, with the count of changes at the last one of each."""
         self.count_of_changes = 0
+        self._read: dict[str, set[type[Event]]] = {}
+        """Sessions that are being read, and what was noted of them meanwhile."""
 
     def learn(self, metas: Collection[SessionMeta]) -> None:
         """Takes the records of a store as told: for a start, when nobody has been told anything else."""
@@ -83,6 +84,8 @@ class Told:
         """Notes events that go out to subscribers."""
         for emission in emissions:
             event = emission.event
+            if event.session_id in self._read:
+                self._read[event.session_id].add(type(event))
             if isinstance(event, Deleted):
                 self.sessions.pop(event.session_id, None)
                 self._forget_entries(event.session_id)
@@ -91,7 +94,6 @@ class Told:
             known = self.sessions.get(event.session_id)
             if known is None:
                 known = Known()
-            known.told += 1
             known.metadata = emission.metadata
             self._note(known, event, emission.metadata)
             self.put(event.session_id, known)
@@ -166,34 +168,41 @@ class Told:
         )
 
     async def difference(
-        self,
-        store: Store,
-        session_id: str,
-        entry_ids: Collection[str] | None = None,
-        settled: Callable[[], Awaitable[bool]] | None = None,
+        self, store: Store, session_id: str, entry_ids: Collection[str] | None = None
     ) -> tuple[Emission, ...]:
-        """What subscribers have to be told of a session: of all its entries, or of some. `settled` lets events go out,
-        and be noted, that were on their way while the session was read; it returns whether none is left. Raises
-        StorageError."""
+        """What subscribers have to be told of a session: of all its entries, or of some. Raises StorageError."""
         for _ in range(ATTEMPTS):
-            known = self.sessions.get(session_id)
-            count = None if known is None else known.told
-            meta = (await store.session(session_id)).meta
-            entries: list[Entry] = []
-            if meta is not None and entry_ids is None:
-                entries = await store.entries(session_id)
-            elif meta is not None:
-                read = [await store.entry(session_id, entry_id) for entry_id in entry_ids or ()]
-                entries = [entry for entry in read if entry is not None]
-            quiet = settled is None or await settled()
-            after = self.sessions.get(session_id)
-            if quiet and after is known and (after is None or after.told == count):
+            with self.noting(session_id) as noted:
+                meta = (await store.session(session_id)).meta
+                entries: list[Entry] = []
+                if meta is not None and entry_ids is None:
+                    entries = await store.entries(session_id)
+                elif meta is not None:
+                    read = [await store.entry(session_id, entry_id) for entry_id in entry_ids or ()]
+                    entries = [entry for entry in read if entry is not None]
+            stale = bool(noted - GROWING)
+            if not stale:
                 break
-        return tuple(self._events(session_id, known, meta, entries, everything=entry_ids is None))
+        emissions = self._events(session_id, meta, entries, everything=entry_ids is None)
+        if not stale:
+            return tuple(emissions)
+        if Deleted in noted or any(isinstance(emission.event, Deleted) for emission in emissions):
+            return ()
+        return tuple(emission for emission in emissions if type(emission.event) in GROWING)
+
+    @contextlib.contextmanager
+    def noting(self, session_id: str) -> Iterator[set[type[Event]]]:
+        """What is noted of a session from now on."""
+        noted = self._read[session_id] = set()
+        try:
+            yield noted
+        finally:
+            del self._read[session_id]
 
     def _events(
-        self, session_id: str, known: Known | None, meta: SessionMeta | None, entries: list[Entry], *, everything: bool
+        self, session_id: str, meta: SessionMeta | None, entries: list[Entry], *, everything: bool
     ) -> list[Emission]:
+        known = self.sessions.get(session_id)
         if meta is None:
             if known is None:
                 return []
@@ -220,54 +229,24 @@ class Told:
             recent = not everything or entry.timestamp >= since or entry.revision > 0
             if recent and (gone or not self.knows(session_id, entry)):
                 events.append(entry_event(session_id, entry))
-        if everything and known.updated_at < meta.updated_at:
+        if everything and not events and known.updated_at < meta.updated_at:
             known.updated_at = meta.updated_at
         return [*emissions, *(Emission(event, meta.metadata) for event in events)]
 
 
-class Foretold:
-    """What a comparison has told while the event of it was still on its way: it need not be told again when it comes.
-
-    Entries and sessions that are new, and new revisions. Not what replaces something, a status or a title: the last
-    one told has to be the last one that happened, so the event is told too.
-    """
-
-    def __init__(self, most: int = FORETOLD) -> None:
-        self._most = most
-        self._marks: OrderedDict[tuple[str, ...], None] = OrderedDict()
-
-    def note(self, emissions: Sequence[Emission]) -> None:
-        """Notes what a comparison tells."""
-        for emission in emissions:
-            if isinstance(emission.event, Deleted):
-                self._forget(emission.event.session_id)
-            elif (mark := _mark(emission.event)) is not None:
-                self._marks[mark] = None
-                if len(self._marks) > self._most:
-                    self._marks.popitem(last=False)
-
-    def comes(self, event: Event) -> bool:
-        """Whether an event that comes has been told. Once: who sends it again has a reason."""
-        if not self._marks:
-            return False
-        if isinstance(event, Deleted):
-            self._forget(event.session_id)
-            return False
-        return self._marks.pop(_mark(event) or (), self) is None
-
-    def _forget(self, session_id: str) -> None:
-        for mark in [mark for mark in self._marks if mark[0] == session_id]:
-            del self._marks[mark]
-
-
-def _mark(event: Event) -> tuple[str, ...] | None:
+def gist(event: Event) -> tuple[object, ...]:
+    """What an event tells, but for when: two of the same gist make subscribers believe the same."""
     if isinstance(event, Created):
-        return event.session_id, str(event.created_at)
+        return Created, event.created_at
     if isinstance(event, MessageAdded):
-        return event.session_id, event.entry_id, "0"
+        return MessageAdded, event.entry_id
     if isinstance(event, MessageUpdated):
-        return event.session_id, event.entry_id, str(event.revision)
-    return None
+        return MessageUpdated, event.entry_id, event.revision
+    if isinstance(event, StatusChanged):
+        return StatusChanged, event.status, event.status_reason
+    if isinstance(event, MetaUpdated):
+        return MetaUpdated, event.title, event.description, encode(event.metadata)
+    return (Deleted,)
 
 
 def _other(known: Known, meta: SessionMeta) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from session_manager.catchup import Foretold, Told
+from session_manager.catchup import Told
 from session_manager.config import BridgeConfig
 from session_manager.edge.account import Account
 from session_manager.edge.bridge import Bridge
@@ -26,14 +26,18 @@ from session_manager.events import (
     Deleted,
     Emission,
     Envelope,
+    Event,
+    MessageAdded,
+    MetaUpdated,
     StatusChanged,
     entry_event,
     open_envelope,
 )
 from session_manager.intents import Intents
 from session_manager.ledger import Ledger
-from session_manager.model import Entry, SessionMeta
-from session_manager.store import Change
+from session_manager.model import Entry, SessionMeta, Status
+from session_manager.store import Change, Session
+from session_manager.stores.bridge import MainError
 from session_manager.stores.memory import MemoryStore
 from tests.contract.scenario import until
 from tests.stage import InProcess
@@ -413,7 +417,7 @@ async def test_what_is_missed_before_the_main_instance_takes_the_binding_in_is_t
 ) -> None:
     """Although everything later of that session is heard, so that its record is as it was told."""
     monkeypatch.setattr("session_manager.edge.bridge.WATCH", 0.01)
-    monkeypatch.setattr("session_manager.edge.bridge.PASSES", (0.0, 0.0))
+    monkeypatch.setattr("session_manager.edge.bridge.PASSES", (0.0, 0.0, 0.0))
     hub = account._hub
     assert isinstance(hub, Hub)
     bridge = bridge_to_nowhere(account, tmp_path)
@@ -426,13 +430,13 @@ async def test_what_is_missed_before_the_main_instance_takes_the_binding_in_is_t
         looked.set()
         return tuple(main)
 
-    async def compare() -> None:
-        await catch_up()
+    async def compare(*, last: bool = False) -> None:
+        await catch_up(last=last)
         compared.set()
         await go_on.wait()
 
     bridge._look, bridge._catch_up = look, compare  # type: ignore[method-assign]
-    watching = asyncio.create_task(bridge._watch((0.0, 0.0) if first else ()))
+    watching = asyncio.create_task(bridge._watch((0.0, 0.0, 0.0) if first else ()))
     await looked.wait()
     if not first:
         main[0] = "main, started again"
@@ -447,6 +451,72 @@ async def test_what_is_missed_before_the_main_instance_takes_the_binding_in_is_t
     go_on.set()
     await until(lambda: account.told.knows("s", entries[0]))
     watching.cancel()
+
+
+class Watched:
+    """A bridge that looks at its main instance when it is let: once, or all the time."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self.bridge, self.main = bridge, "main"
+        self._let, self._asked = asyncio.Semaphore(0), asyncio.Semaphore(0)
+        self.freely = False
+        bridge._look = self._look  # type: ignore[method-assign]
+
+    async def _look(self) -> tuple[str, ...]:
+        self._asked.release()
+        if not self.freely:
+            await self._let.acquire()
+        return (self.main,)
+
+    async def looks(self) -> None:
+        """Returns when it has seen what there was to be seen."""
+        self._let.release()
+        await asyncio.wait_for(self._asked.acquire(), 5)
+
+
+@pytest.fixture
+async def watched(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
+    """It has heard of "s"."""
+    monkeypatch.setattr("session_manager.edge.bridge.WATCH", 0.001)
+    bridge = bridge_to_nowhere(account, tmp_path)
+    bridge.store = MemoryStore()  # type: ignore[assignment] # only read from
+    made = Watched(bridge)
+    bridge._watching = asyncio.create_task(bridge._watch(()))
+    for _ in range(3):
+        await made.looks()
+    bridge._hear(Emission(entry_event("s", _entry(1)), None))
+    await account.told_all()
+    yield made
+    bridge._watching.cancel()
+
+
+async def _listed(account: Account) -> set[str]:
+    """Of which sessions the next worker would think that something is untold, were this one killed after a while."""
+    for _ in range(2):
+        await account.save_answered()
+    return set(account._ledger._lines)
+
+
+async def test_what_was_heard_last_is_doubtful_until_it_is_known_that_nothing_was_missed_before(
+    account: Account, watched: Watched
+) -> None:
+    """Although all of it was delivered: a bridge may be killed before it notices that it was cut off for a moment."""
+    assert await _listed(account) == {"s"}
+    await watched.looks()
+    assert await _listed(account) == {"s"}, "what breaks just before a look may not show in it"
+    await watched.looks()
+    assert await _listed(account) == set()
+
+
+@pytest.mark.parametrize("gap", [True, False])
+async def test_a_bridge_that_ends_says_whether_it_may_have_missed_something(
+    account: Account, watched: Watched, gap: bool
+) -> None:
+    watched.main = "another" if gap else "main"
+    watched.freely = True
+    await watched.bridge.closed()
+    assert account.owed == ({"s"} if gap else set())
+    assert await _listed(account) == account.owed
 
 
 async def _compared(account: Account, tmp_path: Path, *changes: Change) -> Bridge:
@@ -466,52 +536,168 @@ def _entry(number: int, revision: int = 0) -> Entry:
 META_OF_S = SessionMeta("s", "t", "", "idle", 1, 9, 2)
 
 
-async def test_what_a_comparison_tells_before_its_event_comes_is_told_once(account: Account, tmp_path: Path) -> None:
+def working(at: int, status: Status = "working") -> SessionMeta:
+    return msgspec.structs.replace(META_OF_S, status=status, title="new", updated_at=at)
+
+
+async def test_what_is_on_its_way_at_a_comparison_is_told_once(account: Account, tmp_path: Path) -> None:
     hub = account._hub
     assert isinstance(hub, Hub)
     entries = (_entry(0), _entry(1, revision=2))
-    bridge = await _compared(account, tmp_path, Change("s", META_OF_S, "e1", entries))
+    bridge = await _compared(account, tmp_path, Change("s", working(9), "e1", entries))
     account.told.learn([])
     await bridge._catch_up()
-    await account.told_all()
-    assert hub.told == ["s"] * 3
-    late = [Created.of(META_OF_S), *(entry_event("s", entry) for entry in entries)]
-    for event in late:
+    assert hub.told == []
+    before = Created.of(META_OF_S), MetaUpdated.of(working(9)), StatusChanged.of(working(9), "idle")
+    for event in (*before, *(entry_event("s", entry) for entry in entries)):
         bridge._hear(Emission(event, None))
     await account.told_all()
-    assert hub.told == ["s"] * 3, "told again"
-    for event in (*late, entry_event("s", _entry(1, revision=3))):
-        bridge._hear(Emission(event, None))
+    assert hub.told == ["s"] * 5
+    await bridge._catch_up()
+    await bridge._catch_up(last=True)
     await account.told_all()
-    assert hub.told == ["s"] * 7, "a sender that sends again has a reason, and what is new is told"
+    assert hub.told == ["s"] * 5
+    assert account.owed == set()
 
 
-async def test_a_status_that_a_comparison_told_is_told_again_for_it_has_to_be_the_last_one(
+async def test_what_was_missed_is_told_while_its_session_is_written_all_the_time(
     account: Account, tmp_path: Path
 ) -> None:
-    hub = account._hub
-    assert isinstance(hub, Hub)
-    before, after = META_OF_S, msgspec.structs.replace(META_OF_S, status="done", updated_at=11)
-    bridge = await _compared(account, tmp_path, Change("s", after))
-    account.told.learn([before])
+    store, number = MemoryStore(), itertools.count(10)
+    account.told.learn([META_OF_S])
+    bridge = await _compared(account, tmp_path)
+    bridge.store = store  # type: ignore[assignment] # only read from
+    await store.commit(store, Change("s", working(9), "e0", (_entry(0),)))
+
+    async def written() -> None:
+        """Something is heard, and something else is on its way."""
+        for heard in (True, False):
+            at = next(number)
+            await store.commit(store, Change("s", working(at), f"e{at}", (_entry(at),)))
+            if heard:
+                bridge._hear(Emission(entry_event("s", _entry(at)), None))
+
+    await written()
     await bridge._catch_up()
-    working = msgspec.structs.replace(META_OF_S, status="working", updated_at=10)
-    for event in (StatusChanged.of(working, "idle"), StatusChanged.of(after, "working")):
-        bridge._hear(Emission(event, None))
-    await account.told_all()
-    assert hub.told == ["s"] * 3
+    await written()
+    session = store.session
+
+    async def reading(session_id: str) -> Session:
+        await written()
+        return await session(session_id)
+
+    store.session = reading  # type: ignore[method-assign]
+    published = _noted(account)
+    await bridge._catch_up()
+    assert {MetaUpdated, StatusChanged} < {type(event) for event in published}
+    entries = [event.entry_id for event in published if isinstance(event, MessageAdded)]
+    assert entries[-2:] == ["e0", "e11"], "which were missing both times"
 
 
-def test_after_a_deletion_the_same_ids_are_new_and_what_is_foretold_is_bounded() -> None:
-    added, gone = Emission(entry_event("s", _entry(0)), None), Deleted(session_id="s", timestamp=9)
-    foretold = Foretold(most=2)
-    foretold.note([added])
-    assert [foretold.comes(gone), foretold.comes(added.event)] == [False, False]
-    foretold.note([added, Emission(gone, None)])
-    assert not foretold.comes(added.event)
-    many = [Emission(entry_event("s", _entry(number)), None) for number in range(3)]
-    foretold.note(many)
-    assert [foretold.comes(one.event) for one in many] == [False, True, True]
+def _noted(account: Account) -> list[Event]:
+    """What goes out from now on."""
+    published: list[Event] = []
+    note = account.told.note
+
+    def noting(emissions: Sequence[Emission]) -> None:
+        published.extend(emission.event for emission in emissions)
+        note(emissions)
+
+    account.told.note = noting  # type: ignore[method-assign]
+    return published
+
+
+async def test_the_last_comparison_tells_only_what_differed_before(account: Account, tmp_path: Path) -> None:
+    """What differs for the first time by then is on its way: it is heard by now."""
+    account.told.learn([META_OF_S])
+    bridge = await _compared(account, tmp_path, Change("s", META_OF_S, "e0", (_entry(0),)))
+    account.owed.add("s")
+    await bridge._catch_up()
+    store: Any = bridge.store
+    await store.commit(store, Change("s", working(10), "e1", (_entry(1),)))
+    published = _noted(account)
+    await bridge._catch_up(last=True)
+    assert [event.entry_id for event in published if isinstance(event, MessageAdded)] == ["e0"]
+    assert len(published) == 1
+    assert account.owed == set()
+
+
+async def test_what_differed_is_not_forgotten_when_the_main_instance_goes_away_in_the_middle(
+    account: Account, tmp_path: Path
+) -> None:
+    account.told.learn([])
+    bridge = await _compared(account, tmp_path, Change("s", META_OF_S))
+    await bridge._catch_up()
+    store: Any = bridge.store
+
+    async def away(*_: str) -> Any:
+        raise StorageError("the main instance does not answer")
+
+    store.session, session = away, store.session
+    store.metas, metas = away, store.metas
+    store.check = away
+    with pytest.raises(StorageError):
+        await bridge._catch_up(last=True)
+    assert account.owed == {"s"}
+    store.session, store.metas = session, metas
+    published = _noted(account)
+    await bridge._catch_up(last=True)
+    assert [type(event) for event in published] == [Created]
+
+
+async def test_a_status_of_which_later_ones_are_heard_while_it_is_read_is_not_told(
+    account: Account, tmp_path: Path
+) -> None:
+    """However often: the last one told has to be the last one that happened."""
+    account.told.learn([META_OF_S])
+    bridge = await _compared(account, tmp_path, Change("s", working(9), "e0", (_entry(0),)))
+    await bridge._catch_up()
+    store: Any = bridge.store
+    session, number = store.session, itertools.count(10)
+
+    async def reading(session_id: str) -> Session:
+        read: Session = await session(session_id)
+        bridge._hear(Emission(StatusChanged.of(working(next(number), "done"), "working"), None))
+        return read
+
+    store.session = reading
+    published = _noted(account)
+    await bridge._catch_up()
+    assert {event.status for event in published if isinstance(event, StatusChanged)} == {"done"}
+    assert [event.entry_id for event in published if isinstance(event, MessageAdded)] == ["e0"]
+
+
+async def test_a_session_that_is_deleted_while_it_is_read_is_not_told_of(hearing: Hearing) -> None:
+    hearing.gap = True
+    await hearing.do(ENSURE, APPEND)
+    hearing.gap = False
+    store, entries = hearing.stage.store, hearing.stage.store.entries
+
+    async def late(session_id: str) -> list[Entry]:
+        read = await entries(session_id)
+        await hearing.do(DELETE)
+        return read
+
+    store.entries = late  # type: ignore[method-assign]
+    assert await hearing.told.difference(store, "s") == ()
+
+
+async def test_what_others_may_have_missed_too_is_told_to_everybody(account: Account, tmp_path: Path) -> None:
+    """What only this side was told would not be looked for any more, were this bridge killed."""
+    account.told.learn([META_OF_S])
+    bridge = await _compared(account, tmp_path, Change("s", working(9)))
+
+    async def refuse(function_id: str, payload: bytes) -> bytes:
+        raise MainError("it does not take events at present")
+
+    bridge._way.call = refuse  # type: ignore[method-assign]
+    bridge.publish([Emission(StatusChanged.of(working(9), "idle"), None)])
+    await bridge._catch_up()
+    published = _noted(account)
+    await bridge._catch_up()
+    assert published == []
+    assert account.told.differs(working(9)), "so whoever looks finds it missing"
+    assert await bridge.announcer.drain(0) == 2
 
 
 async def test_what_has_come_and_waits_for_the_file_is_not_told_by_a_comparison_too(
@@ -536,6 +722,7 @@ async def test_what_has_come_and_waits_for_the_file_is_not_told_by_a_comparison_
     await comparing
     await account.told_all()
     assert hub.told == ["s"] * 2
+    assert bridge._differed == {}
 
 
 async def test_a_disk_that_does_not_answer_does_not_stop_events(
@@ -631,7 +818,8 @@ async def test_a_session_that_cannot_be_read_keeps_no_other_from_being_told(acco
     published: list[str] = []
     bridge.announcer.publish = lambda emissions: published.append(emissions[0].event.session_id)  # type: ignore[method-assign]
     await bridge._settle_doubts(bridge._loop.time())
-    await bridge._catch_up()
+    for _ in range(2):
+        await bridge._catch_up()
     assert published == ["whole"]
     assert list(bridge._doubts) == ["damaged"], "which is looked at again"
     await account.told_all()
@@ -659,6 +847,9 @@ async def test_what_the_last_bridge_left_untold_stays_listed_until_it_was_compar
         await account.told_all()
         await saved()
         assert b'"s"' in left()
+    await bridge._catch_up()
+    await saved()
+    assert b'"s"' in left()
     await bridge._catch_up()
     await account.told_all()
     await saved()

@@ -57,6 +57,8 @@ class Account:
         self.owed: set[str] = set()
         """Sessions that have to be compared with the store before anybody can say what subscribers were told of
         them."""
+        self.unsure: set[Callable[[], Collection[str]]] = set()
+        """Each names sessions that were heard of, and of which it is not known yet whether something was missed."""
         self._ledger = Ledger(path)
         self._files = WorkThread("account")
         self._held: deque[tuple[Callable[[Sequence[Emission]], None], Sequence[Emission]]] = deque()
@@ -111,11 +113,11 @@ class Account:
         self._out(self._hub.publish_locally, emissions)
 
     def _out(self, tell: Callable[[Sequence[Emission]], None], emissions: Sequence[Emission]) -> None:
+        self.told.note(emissions)  # what is held goes out in the order in which it came
         if not self._ready.is_set() or self._held or self._must_list(emissions) or self._is_listing():
             self._held.append((tell, emissions))
             self._let_out()
         else:
-            self.told.note(emissions)
             tell(emissions)
 
     def _let_out(self) -> None:
@@ -134,7 +136,6 @@ class Account:
                         self._listing = None  # written, or not waited for a second time
                 for _ in range(count):
                     tell, emissions = self._held[0]
-                    self.told.note(emissions)
                     try:
                         tell(emissions)
                     except Exception:
@@ -149,11 +150,6 @@ class Account:
             reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._held.append((lambda _: None if reached.done() else reached.set_result(None), ()))
             await reached
-
-    async def settled(self) -> bool:
-        """Like `told_all`; returns whether nothing waits now."""
-        await self.told_all()
-        return not self._held
 
     def ready(self) -> None:
         """The bindings are there: lets go of what happened before."""
@@ -189,7 +185,8 @@ class Account:
 
     async def _save(self, until: int | None = None, under_way: Collection[str] = ()) -> None:
         held = {emission.event.session_id for _, emissions in self._held for emission in emissions}
-        saving = self._ledger.saving(self.told, self.owed, held.union(under_way), until)
+        unsettled = held.union(under_way, *(sessions() for sessions in self.unsure))
+        saving = self._ledger.saving(self.told, self.owed, unsettled, until)
         if saving is not None:
             await self._files.run(self._ledger.save, saving)
 
@@ -205,7 +202,7 @@ class Account:
                     meta = (await store.session(session_id)).meta
                     if meta is not None and not self.told.differs(meta):
                         continue
-                emissions = await self.told.difference(store, session_id, settled=self.settled)
+                emissions = await self.told.difference(store, session_id)
             except (SessionManagerError, msgspec.MsgspecError) as error:
                 log.warning("what was not told of a session cannot be told", session_id=session_id, error=str(error))
                 continue  # it is damaged, say; the others are none the worse

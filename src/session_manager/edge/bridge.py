@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from session_manager.announce import Announcer
-from session_manager.catchup import Foretold
+from session_manager.catchup import gist
 from session_manager.config import BridgeConfig
 from session_manager.edge.account import Account
 from session_manager.edge.failures import Undelivered
@@ -42,9 +42,10 @@ WATCH = 1.0
 FIRST = 0.05
 """The same while the relay is being bound for the first time."""
 
-PASSES = (0.0, 3.0)
-"""Seconds after the end of a gap at which the store is compared with what was told. The engine does not say when the
-main instance has taken a binding in, so once is not enough."""
+PASSES = (0.0, 3.0, 6.0)
+"""Seconds after the end of a gap at which the store is compared with what was told. What differs twice in a row is
+told: what was merely on its way has come by then. The engine does not say when the main instance has taken a binding
+in, so once is not enough; whatever happens after the last but one counts as heard."""
 
 REBIND = 5.0
 """Seconds without the binding, while the main instance is there, after which it is made anew."""
@@ -79,13 +80,19 @@ class Bridge:
         self._relay.serve(self._relay_id, self._receive, told)
         self._unbind: Callable[[], None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._present: tuple[Any, ...] | None = None
+        """Which main instance the relay was bound to when that was looked at last."""
+        self._passes: list[float] = []
+        """When the store is to be compared with what was told."""
+        self._differed: dict[str, frozenset[tuple[object, ...]]] = {}
+        """What differed at the last comparison and was not told, by session."""
         self._heard: set[str] = set()
         self._heard_before: set[str] = set()
         self._doubts: dict[str, tuple[float, frozenset[str] | None]] = {}
         """Since when, and of which entries; None stands for all of them."""
-        self._foretold = Foretold()
         self._echoes: dict[str, tuple[Any, asyncio.Future[None]]] = {}
         """The last event published of each session that a caller may wait for."""
+        account.unsure.add(self._unsure)
         self._connected = 0
         self._absent_since: float | None = None
         self._last_event = 0.0
@@ -135,6 +142,9 @@ class Bridge:
             self._watching.cancel()
             await asyncio.wait({self._watching})
         await self._flush()
+        if self._present is None or self._passes or await self._look() != self._present:
+            self._account.owed |= self._unsure()
+        self._account.unsure.discard(self._unsure)
         await asyncio.gather(self._intents.close(), self._relay.close(), self._way.close())
 
     # --- events ---
@@ -178,8 +188,7 @@ class Bridge:
         self._last_event = self._loop.time()
         session_id = emission.event.session_id
         self._heard.add(session_id)
-        if not self._foretold.comes(emission.event):
-            self._account.publish_locally([emission])
+        self._account.publish_locally([emission])
         mark, echo = self._echoes.get(session_id, (None, None))
         if echo is not None and not echo.done() and mark == _mark(emission.event):
             echo.set_result(None)
@@ -202,37 +211,46 @@ class Bridge:
         while (present := await self._look()) is None:
             self._rebind(self._loop.time())
             await asyncio.sleep(FIRST)
-        passes = [self._loop.time() + seconds for seconds in at_first]
+        self._attached(present, at_first)
         while True:
             try:
-                now = self._loop.time()
-                due = bool(passes) and now >= passes[0]
-                await self._settle_doubts(now if due else now - DOUBT)  # first, for catching up tells only this side
-                if due:
-                    self._account.owed |= self._heard | self._heard_before
-                    await self._catch_up()
-                    del passes[0]
-                await asyncio.sleep(WATCH)
-                seen = await self._look()
-                if seen is None or seen != present:
-                    self._account.owed |= self._heard | self._heard_before
-                if seen is None:
-                    present = None
-                    self._rebind(self._loop.time())
-                    continue
-                self._absent_since = None
-                if seen != present:
-                    log.info("attached to the main instance again", main=seen[0])
-                    passes = [self._loop.time() + seconds for seconds in PASSES]
-                    present = seen
-                if not passes:  # until then, what is heard may be all that was heard of its session
-                    self._heard_before, self._heard = self._heard, set()
+                await self._watch_once()
             except SessionManagerError as error:
                 log.warning("the bridge will look again", error=str(error))
                 await asyncio.sleep(WATCH)
             except Exception:
                 log.exception("watching the main instance failed in a way that it should not")
                 await asyncio.sleep(WATCH)
+
+    async def _watch_once(self) -> None:
+        now = self._loop.time()
+        due = bool(self._passes) and now >= self._passes[0]
+        await self._settle_doubts(now if due else now - DOUBT)  # first, for catching up tells only this side
+        if due:
+            await self._catch_up(last=len(self._passes) == 1)
+            del self._passes[0]
+        await asyncio.sleep(WATCH)
+        seen = await self._look()
+        if seen is None or seen != self._present:
+            self._account.owed |= self._unsure()
+        if seen is None:
+            self._present = None
+            self._rebind(self._loop.time())
+            return
+        self._absent_since = None
+        if seen != self._present:
+            log.info("attached to the main instance again", main=seen[0])
+            self._attached(seen, PASSES)
+        if not self._passes:  # until then, what is heard may be all that was heard of its session
+            self._heard_before, self._heard = self._heard, set()
+
+    def _attached(self, main: tuple[Any, ...], passes: Sequence[float]) -> None:
+        self._present, self._differed = main, {}
+        self._passes = [self._loop.time() + seconds for seconds in passes]
+
+    def _unsure(self) -> set[str]:
+        """Sessions that were heard of since it was last known that nothing was missed."""
+        return self._heard | self._heard_before
 
     async def _look(self) -> tuple[Any, ...] | None:
         """Which worker the main instance is, over which connection; None while the relay is not bound to it."""
@@ -263,23 +281,43 @@ class Bridge:
             self._unbind()
         self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id)
 
-    async def _catch_up(self) -> None:
-        """Tells local subscribers what differs from what they were told."""
-        owed = self._account.owed
+    async def _catch_up(self, *, last: bool = False) -> None:
+        """Tells what differs from what local subscribers were told, and did at the comparison before. The `last` one
+        looks at nothing else."""
+        owed, before = self._account.owed, self._differed
+        if not last:
+            owed |= self._unsure()
+            looked_at = [*self._told.changed(await self.store.metas()), *sorted(owed)]
+        else:
+            looked_at = list(before)
+        differed = dict[str, frozenset[tuple[object, ...]]]()
         events = 0
-        changed = self._told.changed(await self.store.metas())
-        for session_id in dict.fromkeys([*changed, *sorted(owed)]):
+        for session_id in dict.fromkeys(looked_at):
             await self._account.room()
             emissions = await self._difference(session_id)
             if emissions is None:
                 owed.add(session_id)  # for the next time
                 continue
-            if emissions:
-                self._account.publish_locally(emissions)
-                self._foretold.note(emissions)
-                events += len(emissions)
-            owed.discard(session_id)
+            gists = before.get(session_id, ())
+            missed = [emission for emission in emissions if gist(emission.event) in gists]
+            if missed:
+                self._tell_missed(session_id, missed)
+                events += len(missed)
+            if last or len(missed) == len(emissions):
+                owed.discard(session_id)
+            else:
+                owed.add(session_id)
+                differed[session_id] = frozenset(gist(emission.event) for emission in emissions)
+        self._differed = differed
         log.info("compared with the main instance", events=events)
+
+    def _tell_missed(self, session_id: str, emissions: Sequence[Emission]) -> None:
+        """Tells local subscribers; or everybody, where others may have missed it too: what only this side was told
+        would not be looked for any more."""
+        if session_id in self._doubts or self.announcer.is_telling(session_id):
+            self.announcer.publish(emissions)
+        else:
+            self._account.publish_locally(emissions)
 
     async def _settle_doubts(self, until: float) -> None:
         """Looks up what became of changes that failed by then, and tells everybody what nobody was told."""
@@ -299,7 +337,7 @@ class Bridge:
         """What nobody was told of a session; None where that one cannot be read, which must not keep others waiting.
         Raises StorageError when the main instance does not answer at all."""
         try:
-            return await self._told.difference(self.store, session_id, entry_ids, self._account.settled)
+            return await self._told.difference(self.store, session_id, entry_ids)
         except (SessionManagerError, msgspec.MsgspecError) as error:
             await check_answers(self.store)
             log.warning("what happened to a session cannot be told", session_id=session_id, error=str(error))
