@@ -132,6 +132,33 @@ async def test_a_retry_heals_also_when_the_bridge_died_in_between(bridge: Bridge
     assert await count(bridge.main) == 2
 
 
+class Backwards:
+    """A clock that goes back by a millisecond at each look, as one may that is set, or another host's."""
+
+    def __init__(self) -> None:
+        self._times = itertools.count(2_000_000_000_000, -1)
+
+    def now(self) -> int:
+        return next(self._times)
+
+
+@pytest.mark.parametrize("hints", [True, False])
+async def test_what_is_newer_than_its_record_by_the_clock_alone_stays_as_it_is(tmp_path: Path, *, hints: bool) -> None:
+    async with Bridged(tmp_path, hints=hints, clock=Backwards()) as bridge:
+        await bridge.call("session::ensure", {"session_id": "s"})
+        custom = {"custom_type": "note"}
+        for id_ in ("a", "b", "c"):
+            await bridge.call("session::append", {"session_id": "s", "entry_id": id_, "custom": custom})
+        for leaf in ("b", "b", "a"):
+            record = await bridge.call("session::get", {"session_id": "s"})
+            await bridge.call("session::set-active-leaf", {"session_id": "s", "entry_id": leaf})
+            assert await bridge.call("session::get", {"session_id": "s"}) == record
+        await bridge.call("session::set-active-leaf", {"session_id": "s", "entry_id": "b"})
+        if hints:  # else nothing tells the last one from one whose writer died behind it
+            again = await bridge.call("session::append", {"session_id": "s", "entry_id": "c", "custom": custom})
+            assert (again["parent_id"], again["timestamp"]) == ("b", 2_000_000_000_000 - 3)
+
+
 @unhinted
 async def test_what_others_built_on_a_failed_append_stays_where_it_is(bridge: Bridged) -> None:
     await bridge.call("session::ensure", {"session_id": "s"})

@@ -16,6 +16,10 @@ from session_manager.tree import MISSING, chain
 class Held(View, Protocol):
     """What the main instance holds."""
 
+    @property
+    def whole(self) -> bool:
+        """Whether the main instance makes an append as a whole: then no writer can die in the middle of one."""
+
     async def entries(self, session_id: str) -> list[Entry]: ...
 
     async def completed(self, meta: SessionMeta, entry_id: str) -> None:
@@ -52,15 +56,16 @@ class Ahead(View):
                 return written.before
             self._failures.forget(session_id, entry.id)
         elif session is not None and session.meta is not None and _unknown_to(session.meta, entry):
-            return await self._left_behind(session_id, session, session.meta, entry)
+            return entry if self._held.whole else await self._left_behind(session_id, session, session.meta, entry)
         return entry
 
     async def _left_behind(self, session_id: str, session: Session, meta: SessionMeta, entry: Entry) -> Entry | None:
         """What becomes of an entry whose writer seems to have died behind it."""
-        if entry.role is not None:
-            entries = await self._held.entries(session_id)
-            if sum(one.role is not None for one in entries) <= meta.message_count:
-                return entry  # it was counted: only the record's time is odd
+        entries = await self._held.entries(session_id)
+        if entry.role is not None and sum(one.role is not None for one in entries) <= meta.message_count:
+            return entry  # it was counted: only the record's time is odd
+        if any(one.parent_id == entry.id for one in entries):
+            return entry  # it was built on
         if session.leaf == entry.parent_id:
             return None  # as if it had never been
         if session.leaf == entry.id:

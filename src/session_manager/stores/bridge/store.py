@@ -58,6 +58,10 @@ class BridgeStore:
         self._hints = False
         """Whether the main instance takes hints, as far as its last answer tells."""
 
+    @property
+    def whole(self) -> bool:
+        return self._hints
+
     async def open(self) -> None:
         """Raises StorageError unless the main instance serves its store."""
         try:
