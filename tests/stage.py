@@ -16,8 +16,9 @@ from session_manager.clock import Clock, Ids, RandomIds, SystemClock
 from session_manager.config import Configuration
 from session_manager.delivery import Delivery, Pace
 from session_manager.dispatch import Runtime, Service
+from session_manager.events import Emission, portions
 from session_manager.hub import Hub
-from session_manager.reload import Configurator
+from session_manager.reload import Configurator, room
 from session_manager.store import Store
 from session_manager.stores import LOCAL
 
@@ -45,7 +46,7 @@ class InProcess:
     async def start(self) -> None:
         self.delivery = Delivery(self.send, Pace())
         self.hub = Hub(self.bindings, self.delivery.take)
-        self.configurator = Configurator(self.fetch, self, self.hub.publish_locally, self.backlog)
+        self.configurator = Configurator(self.fetch, self, self.tell)
         runtime = await self.configurator.start()
         self.service = Service(runtime, self.clock, self.ids, self.configurator)
         self.configurator.service = self.service
@@ -81,6 +82,11 @@ class InProcess:
 
     async def backlog(self) -> int:
         return self.delivery.backlog()
+
+    async def tell(self, emissions: Sequence[Emission]) -> None:
+        for portion in portions(emissions):
+            self.hub.publish_locally(portion)
+            await room(self.backlog)
 
     # --- Stage ---
 

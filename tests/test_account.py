@@ -9,15 +9,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from session_manager.bindings import BindingTable, binding
+from session_manager.bindings import Binding, BindingTable, binding
 from session_manager.catchup import Told
-from session_manager.delivery import Parcel
+from session_manager.delivery import Delivery, Parcel
 from session_manager.edge.account import Account
 from session_manager.errors import StorageError
 from session_manager.events import (
     EVENTS,
+    PORTION,
     STORE_EVENTS,
     Created,
     Deleted,
@@ -160,6 +162,78 @@ async def test_who_binds_while_a_change_is_on_its_way_is_told_after_it_was_liste
     assert b'"s"' in (tmp_path / "told.since").read_bytes()
     keeping.cancel()
     await account.close(clean=True)
+
+
+# --- very much at once ---
+
+
+@asynccontextmanager
+async def delivering(
+    path: Path, receive: Callable[[dict[str, Any]], None]
+) -> AsyncIterator[tuple[Account, Delivery, BindingTable]]:
+    """An account whose events are delivered, to whoever binds."""
+
+    async def send(to: Binding, payload: bytes) -> None:
+        await asyncio.sleep(0)
+        receive(msgspec.json.decode(payload))
+
+    async def waiting() -> int:
+        await account.told_all()
+        return delivery.backlog()
+
+    delivery, bindings = Delivery(send), BindingTable()
+    account = Account(RealHub(bindings, delivery.take), path, waiting, under_way)
+    await account.open()
+    await account.begin(None)
+    account.ready()
+    yield account, delivery, bindings
+    delivery.close()
+    await account.close(clean=False)
+
+
+def session_of(count: int, size: int) -> list[Emission]:
+    """A session and its entries, each of so many bytes."""
+    text = "x" * size
+    body = b'{"role":"user","content":[{"type":"text","text":"%b"}],"timestamp":1}' % text.encode()
+    entries = (Entry(f"{number}", None, number, "user", body) for number in range(count))
+    return [Emission(event, None) for event in (Created.of(record("s")), *(entry_event("s", one) for one in entries))]
+
+
+@pytest.mark.parametrize(("count", "size"), [(12_000, 1), (80, 1 << 20)])
+async def test_one_session_that_is_more_than_a_queue_holds_is_told_whole(tmp_path: Path, count: int, size: int) -> None:
+    heard: list[str] = []
+    async with delivering(tmp_path / "told.db", lambda event: heard.append(event["entry_id"])) as (
+        account,
+        delivery,
+        bindings,
+    ):
+        bindings.add(binding("b", "session::message-added", "f", {}))
+        await account.tell(session_of(count, size))
+        assert await delivery.drain(60) == 0
+        assert heard == [f"{number}" for number in range(count)]
+
+
+async def test_nothing_more_is_told_of_a_session_that_is_deleted_while_it_is_told(tmp_path: Path) -> None:
+    heard: list[str] = []
+    async with delivering(tmp_path / "told.db", lambda event: heard.append(event["session_id"])) as (
+        account,
+        delivery,
+        bindings,
+    ):
+        for kind in ("session::message-added", "session::deleted"):
+            bindings.add(binding(kind, kind, "f", {}))
+        backlog = account._backlog
+
+        async def meanwhile() -> int:
+            account._backlog = backlog
+            account.publish([Emission(Deleted(session_id="s", timestamp=1), None)])
+            return await backlog()
+
+        account._backlog = meanwhile
+        await account.tell(session_of(3 * PORTION, 1))
+        await account.told_all()
+        assert await delivery.drain(60) == 0
+        assert len(heard) == PORTION
 
 
 # --- one worker after another ---

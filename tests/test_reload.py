@@ -36,6 +36,48 @@ async def test_a_replay_of_more_events_than_a_queue_holds_loses_none(tmp_path: P
         assert len({event["entry_id"] for event in heard}) == 15_000
 
 
+async def test_a_replay_of_one_session_with_more_events_than_a_queue_holds_loses_none(tmp_path: Path) -> None:
+    async with InProcess(sqlite("a.db"), tmp_path) as stage:
+        await stage.call("session::ensure", {"session_id": "s"})
+        for _ in range(12):
+            await stage.call("session::append-many", {"session_id": "s", "messages": [USER] * 1000})
+        await stage.set_config({"adapter": sqlite("empty.db")})
+        heard: list[Any] = []
+        await stage.bind("session::message-added", {}, heard.append)
+        await stage.set_config({"adapter": sqlite("a.db")})
+        await stage.settle()
+        assert len({event["entry_id"] for event in heard}) == 12_000
+
+
+async def test_what_is_changed_while_a_new_store_is_replayed_is_not_told_as_it_was_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with InProcess(sqlite("a.db"), tmp_path) as stage:
+        for session_id in ("changed", "gone"):
+            await stage.call("session::ensure", {"session_id": session_id, "title": "before"})
+        await stage.set_config({"adapter": sqlite("empty.db")})
+        heard: list[tuple[str, Any]] = []
+        for kind in ("created", "meta-updated", "deleted"):
+            await stage.bind(f"session::{kind}", {}, lambda event, kind=kind: heard.append((kind, event)))  # type: ignore[misc]
+        entries = SqliteStore.entries
+
+        async def reading(self: SqliteStore, session_id: str) -> Any:
+            monkeypatch.setattr(SqliteStore, "entries", entries)
+            await stage.call("session::set-meta", {"session_id": "changed", "title": "after"})
+            await stage.call("session::delete", {"session_id": "gone"})
+            return await entries(self, session_id)
+
+        monkeypatch.setattr(SqliteStore, "entries", reading)
+        await stage.set_config({"adapter": sqlite("a.db")})
+        await stage.settle()
+        told = [(kind, event["session_id"], event.get("title")) for kind, event in heard]
+        assert told == [
+            ("meta-updated", "changed", "after"),
+            ("deleted", "gone", None),
+            ("created", "changed", "after"),
+        ]
+
+
 async def test_calls_on_their_way_finish_on_the_store_they_began_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,9 @@
 """Telling the events of this instance's changes to the main instance, which tells everybody, this instance included.
 
-One call per change. Those of one session leave one after another, each when the one before was answered, so that
-nothing overtakes; a call that fails is made again, with growing pauses, before anything later of that session. What
-cannot be told within bounds is given up, counted, and handed to whoever can tell it another way.
+One call per change, or a few for a very big one. Those of one session leave one after another, each when the one
+before was answered, so that nothing overtakes; a call that fails is made again, with growing pauses, before anything
+later of that session. What cannot be told within bounds is given up, counted, and handed to whoever can tell it another
+way.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import structlog
 from msgspec import Raw, Struct
 
 from session_manager.errors import SessionManagerError
-from session_manager.events import Emission, MessageAdded, MessageUpdated
+from session_manager.events import Emission, MessageAdded, MessageUpdated, portions
 from session_manager.model import encode
 
 log = structlog.get_logger("session_manager.bridge")
@@ -65,8 +66,12 @@ class Announcer:
 
     def publish(self, emissions: Sequence[Emission]) -> None:
         """Takes the events of one change over and returns at once."""
+        for portion in portions(emissions):
+            self._publish(portion)
+
+    def _publish(self, emissions: Sequence[Emission]) -> None:
         session_id = emissions[0].event.session_id
-        events = [Raw(emission.envelope(emission.event.payload())) for emission in emissions]
+        events = [Raw(emission.envelope(emission.payload())) for emission in emissions]
         change = _Change(encode({"events": events}), entries_of(emissions), asyncio.Event())
         if self._waiting >= self._bounds.waiting:
             self._give_up(session_id, change)

@@ -58,6 +58,13 @@ class Known(Struct, omit_defaults=True):
     """Of which session of this id they may have been told that it came into being."""
 
 
+class Noted(Struct, eq=False):
+    """Which kinds of events of a session there were."""
+
+    session_id: str
+    kinds: set[type[Event]]
+
+
 class Told:
     """Keeps account of events, in the order in which subscribers get them."""
 
@@ -72,8 +79,7 @@ class Told:
         self.changes: dict[str, int] = {}
         """Sessions noted since somebody took them out of this, with the count of changes at the last one of each."""
         self.count_of_changes = 0
-        self._read: dict[str, set[type[Event]]] = {}
-        """Sessions that are being read, and what was noted of them meanwhile."""
+        self._noting: list[Noted] = []
 
     def learn(self, metas: Collection[SessionMeta]) -> None:
         """Takes the records of a store as told: for a start, when nobody has been told anything else."""
@@ -84,8 +90,9 @@ class Told:
         """Notes events that go out to subscribers."""
         for emission in emissions:
             event = emission.event
-            if event.session_id in self._read:
-                self._read[event.session_id].add(type(event))
+            for noted in self._noting:
+                if noted.session_id == event.session_id:
+                    noted.kinds.add(type(event))
             if isinstance(event, Deleted):
                 self.sessions.pop(event.session_id, None)
                 self._forget_entries(event.session_id)
@@ -180,24 +187,25 @@ class Told:
                 elif meta is not None:
                     read = [await store.entry(session_id, entry_id) for entry_id in entry_ids or ()]
                     entries = [entry for entry in read if entry is not None]
-            stale = bool(noted - GROWING)
+            stale = bool(noted.kinds - GROWING)
             if not stale:
                 break
         emissions = self._events(session_id, meta, entries, everything=entry_ids is None)
         if not stale:
             return tuple(emissions)
-        if Deleted in noted or any(isinstance(emission.event, Deleted) for emission in emissions):
+        if Deleted in noted.kinds or any(isinstance(emission.event, Deleted) for emission in emissions):
             return ()
         return tuple(emission for emission in emissions if type(emission.event) in GROWING)
 
     @contextlib.contextmanager
-    def noting(self, session_id: str) -> Iterator[set[type[Event]]]:
+    def noting(self, session_id: str) -> Iterator[Noted]:
         """What is noted of a session from now on."""
-        noted = self._read[session_id] = set()
+        noted = Noted(session_id, set())
+        self._noting.append(noted)
         try:
             yield noted
         finally:
-            del self._read[session_id]
+            self._noting.remove(noted)
 
     def _events(
         self, session_id: str, meta: SessionMeta | None, entries: list[Entry], *, everything: bool

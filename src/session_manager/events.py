@@ -3,6 +3,7 @@ instances. Source of the shapes: the behaviour of session-manager 1.0.17."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 import msgspec
@@ -164,6 +165,25 @@ class Emission(Struct, frozen=True, gc=False):
     def envelope(self, payload: bytes) -> bytes:
         """JSON of the event as it goes to other instances, `payload` being the JSON of the event."""
         return encode(Envelope(self.event.trigger_type, msgspec.Raw(payload), self.metadata))
+
+
+PORTION, PORTION_BYTES = 500, 4 << 20
+"""Most events, and bytes of JSON but for the first, that are told at one go where there may be any number."""
+
+
+def portions(emissions: Iterable[Emission]) -> Iterator[list[Emission]]:
+    """The same events, encoded, no more at a time than are told at one go."""
+    portion: list[Emission] = []
+    size = 0
+    for emission in emissions:
+        payload = emission.payload()
+        if portion and (len(portion) == PORTION or size + len(payload) > PORTION_BYTES):
+            yield portion
+            portion, size = [], 0
+        portion.append(Emission(emission.event, emission.metadata, payload))
+        size += len(payload)
+    if portion:
+        yield portion
 
 
 def open_envelope(envelope: Envelope) -> Emission | None:

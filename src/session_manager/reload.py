@@ -22,7 +22,8 @@ log = structlog.get_logger("session_manager.reload")
 Fetch = Callable[[], Awaitable[Any]]
 """Reads the configuration value. Raises when it cannot be had."""
 
-Publish = Callable[[Sequence[Emission]], None]
+Tell = Callable[[Sequence[Emission]], Awaitable[None]]
+"""Tells subscribers of one session, and returns when they have room for more: a queue that overflows would lose it."""
 
 Backlog = Callable[[], Awaitable[int]]
 """How many events wait in the longest queue to a subscriber."""
@@ -44,8 +45,8 @@ class Configurator:
     last_error: str | None = None
     rejected_reloads = 0
 
-    def __init__(self, fetch: Fetch, builder: Builder, publish: Publish, backlog: Backlog) -> None:
-        self._fetch, self._builder, self._publish, self._backlog = fetch, builder, publish, backlog
+    def __init__(self, fetch: Fetch, builder: Builder, tell: Tell) -> None:
+        self._fetch, self._builder, self._tell = fetch, builder, tell
         self._one_at_a_time = asyncio.Lock()
         self.configuration = Configuration()
         self.service: Service | None = None
@@ -97,7 +98,7 @@ class Configurator:
         service.runtime = new
         self._apply(configuration)  # now: from here on calls are answered by the new one, whatever comes of the replay
         try:
-            await replay(new.store, known, self._publish, self._backlog)
+            await replay(new.store, known, self._tell)
         finally:
             await service.finished(old)
             await old.store.close()
@@ -111,11 +112,10 @@ async def _known(store: Store) -> list[SessionMeta]:
         return []
 
 
-async def replay(store: Store, known: Sequence[SessionMeta], publish: Publish, backlog: Backlog) -> None:
+async def replay(store: Store, known: Sequence[SessionMeta], tell: Tell) -> None:
     """Tells subscribers what a store holds, as events with the stored times: deleted for the sessions that are gone,
-    then each session as created, and its entries as added, or as updated where they were. No faster than they take it,
-    for a queue that overflows would lose what was to be told. What the store cannot read is left out, and logged: the
-    store is in use by now, and the other sessions are none the worse."""
+    then each session as created, and its entries as added, or as updated where they were. What the store cannot read
+    is left out, and logged: the store is in use by now, and the other sessions are none the worse."""
     try:
         metas = await store.metas()
     except SessionManagerError as error:
@@ -124,14 +124,14 @@ async def replay(store: Store, known: Sequence[SessionMeta], publish: Publish, b
     there = {meta.session_id for meta in metas}
     for meta in known:
         if meta.session_id not in there:
-            publish([Emission(Deleted(session_id=meta.session_id, timestamp=meta.updated_at), meta.metadata)])
+            await tell([Emission(Deleted(session_id=meta.session_id, timestamp=meta.updated_at), meta.metadata)])
     for meta in metas:
         try:
-            publish(await _events(store, meta))
+            if emissions := await _events(store, meta.session_id):
+                await tell(emissions)
         except (SessionManagerError, msgspec.MsgspecError) as error:
             log.error("subscribers are not told of a session", session_id=meta.session_id, error=str(error))
         await asyncio.sleep(0)  # a long replay lets other calls through
-        await room(backlog)
 
 
 async def room(backlog: Backlog) -> None:
@@ -140,8 +140,12 @@ async def room(backlog: Backlog) -> None:
         await asyncio.sleep(PAUSE)
 
 
-async def _events(store: Store, meta: SessionMeta) -> list[Emission]:
-    """Raises StorageError and msgspec's errors."""
-    entries = await store.entries(meta.session_id)
+async def _events(store: Store, session_id: str) -> list[Emission]:
+    """Nothing when the session is gone by now. The record is read last: whatever is told of it next has to be newer.
+    Raises StorageError and msgspec's errors."""
+    entries = await store.entries(session_id)
+    meta = (await store.session(session_id)).meta
+    if meta is None:
+        return []
     events = [Created.of(meta), *(entry_event(meta.session_id, entry) for entry in entries)]
     return [Emission(event, meta.metadata) for event in events]

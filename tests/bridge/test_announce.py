@@ -8,7 +8,7 @@ from typing import Any
 
 from session_manager.announce import Announcer, Bounds
 from session_manager.errors import StorageError
-from session_manager.events import Deleted, Emission, MessageAdded
+from session_manager.events import PORTION, Deleted, Emission, MessageAdded
 from session_manager.model import UserMessage
 from tests.contract.scenario import until
 
@@ -67,6 +67,15 @@ async def test_a_change_is_one_call_with_all_its_events_and_the_metadata() -> No
     assert (first["trigger_type"], first["session_metadata"]) == ("session::message-added", {"m": 1})
     assert second["payload"]["entry_id"] == "b"
     assert main.done == ["s"]
+
+
+async def test_a_change_with_very_many_events_is_a_few_calls_in_order() -> None:
+    main = Main()
+    announcer = main.announcer()
+    announcer.publish([emission for number in range(2 * PORTION + 1) for emission in added("s", f"{number}")])
+    assert await announcer.drain(30) == 0
+    assert [len(events) for events in main.told] == [PORTION, PORTION, 1]
+    assert main.order("s") == [f"{number}" for number in range(2 * PORTION + 1)]
 
 
 async def test_a_call_that_failed_is_made_again_before_later_ones_of_its_session() -> None:

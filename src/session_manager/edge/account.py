@@ -17,7 +17,7 @@ import structlog
 
 from session_manager.catchup import SKEW, Told
 from session_manager.errors import SessionManagerError
-from session_manager.events import Emission
+from session_manager.events import Deleted, Emission, portions
 from session_manager.hub import Hub
 from session_manager.ledger import Ledger, Past
 from session_manager.model import SessionMeta
@@ -162,6 +162,27 @@ class Account:
         await self._ready.wait()
         await room(self._backlog)
 
+    async def tell(self, emissions: Sequence[Emission]) -> None:
+        """Tells everybody of one session, any number of events, no faster than subscribers take them."""
+        await self._tell(self.publish, emissions)
+
+    async def tell_locally(self, emissions: Sequence[Emission]) -> None:
+        """The same for local subscribers only."""
+        await self._tell(self.publish_locally, emissions)
+
+    async def _tell(self, publish: Callable[[Sequence[Emission]], None], emissions: Sequence[Emission]) -> None:
+        """What is told while this waits may be newer than all but the first portion. That harms only where the session
+        is deleted, for of entries the highest revision counts, and there are no others behind the first portion."""
+        first, *others = portions(emissions)
+        publish(first)
+        with self.told.noting(first[0].event.session_id) as noted:
+            for portion in others:
+                await room(self._backlog)
+                if Deleted in noted.kinds:
+                    return
+                publish(portion)
+        await room(self._backlog)
+
     async def keep(self, own: Callable[[], Store | None]) -> None:
         """Tells what a worker that was killed may not have told any more of a store of its own, which `own` gives;
         then saves the account, for ever."""
@@ -207,9 +228,8 @@ class Account:
                 log.warning("what was not told of a session cannot be told", session_id=session_id, error=str(error))
                 continue  # it is damaged, say; the others are none the worse
             if emissions:
-                self.publish(emissions)
+                await self.tell(emissions)
                 events += len(emissions)
-                await self.room()
         self.owed.clear()
         log.info("told what a worker that was killed may not have told", events=events)
 

@@ -301,7 +301,7 @@ class Bridge:
             gists = before.get(session_id, ())
             missed = [emission for emission in emissions if gist(emission.event) in gists]
             if missed:
-                self._tell_missed(session_id, missed)
+                await self._tell_missed(session_id, missed)
                 events += len(missed)
             if last or len(missed) == len(emissions):
                 owed.discard(session_id)
@@ -311,13 +311,13 @@ class Bridge:
         self._differed = differed
         log.info("compared with the main instance", events=events)
 
-    def _tell_missed(self, session_id: str, emissions: Sequence[Emission]) -> None:
+    async def _tell_missed(self, session_id: str, emissions: Sequence[Emission]) -> None:
         """Tells local subscribers; or everybody, where others may have missed it too: what only this side was told
         would not be looked for any more."""
         if session_id in self._doubts or self.announcer.is_telling(session_id):
             self.announcer.publish(emissions)
         else:
-            self._account.publish_locally(emissions)
+            await self._account.tell_locally(emissions)
 
     async def _settle_doubts(self, until: float) -> None:
         """Looks up what became of changes that failed by then, and tells everybody what nobody was told."""

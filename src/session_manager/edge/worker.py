@@ -120,8 +120,7 @@ class Worker:
         await self._account.open()
         try:
             await self._entry.register()
-            publish = self._account.publish_locally
-            self._configurator = Configurator(self._entry.fetch, self._runtimes, publish, self._backlog)
+            self._configurator = Configurator(self._entry.fetch, self._runtimes, self._account.tell_locally)
             runtime = await self._configurator.start()
         except InvocationError as error:
             kind = EngineError if error.code in PASSING else InvalidConfiguration
