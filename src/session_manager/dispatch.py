@@ -177,7 +177,7 @@ async def read(of: type[Struct], payload: Any) -> Struct:
     walk = door.Walk(payload)
     while not walk.go():  # noqa: ASYNC110 # it waits for nothing: others get their turn
         await asyncio.sleep(0)
-    door.check_sizes(payload, little=walk.little)
+    door.check_sizes(payload, of.__struct_fields__, little=walk.little)
     try:
         request = msgspec.convert(payload, of)
     except msgspec.ValidationError as error:

@@ -7,12 +7,13 @@ turns integers beyond 64 bits into floats. A stored value of that kind would mak
 
 from __future__ import annotations
 
+from collections.abc import Container
 from itertools import islice
 from math import isfinite
 from typing import Any, get_args
 
 from session_manager.errors import MalformedRequest
-from session_manager.model import ContentBlock, Message, SessionMeta, encode
+from session_manager.model import ContentBlock, Message, MessageEntry, SessionMeta, encode
 
 MAX_LEVELS = 96
 """Levels of nesting of one opaque value (arguments, details, data, metadata, origin): the value itself is the first."""
@@ -43,6 +44,12 @@ OPAQUE = frozenset({"arguments", "details", "data", "metadata", "origin", "sessi
 
 IDS = ("session_id", "entry_id", "parent_id", "from_entry_id", "after_entry_id", "forked_from", "id")
 """Fields of a request, of a raw entry or of a raw record that hold an id."""
+
+PARTS: dict[str, Container[str]] = {
+    "entry": MessageEntry.__struct_fields__,
+    "meta": SessionMeta.__struct_fields__,
+}
+"""Fields of a request that are a raw entry or record, and what those have; a custom entry has no other ids."""
 
 NAMES = frozenset(
     name for kind in (*get_args(Message), *get_args(ContentBlock)) for name in ("role", "type", *kind.__struct_fields__)
@@ -211,12 +218,17 @@ class _Items(list[Any]):
         self.first = first
 
 
-def check(payload: Any) -> None:
-    """Raises MalformedRequest, naming the field, when `payload` holds what cannot be carried or served."""
+def check_carried(payload: Any) -> Walk:
+    """Raises MalformedRequest, naming the field, when `payload` holds what cannot be carried."""
     walk = Walk(payload)
     while not walk.go():
         pass
-    check_sizes(payload, little=walk.little)
+    return walk
+
+
+def check(payload: Any) -> None:
+    """The same, and when it holds what cannot be served in a field of a binding's or a session's own."""
+    check_sizes(payload, ("session_id", "metadata"), little=check_carried(payload).little)
 
 
 def check_metadata(metadata: Any) -> None:
@@ -224,30 +236,30 @@ def check_metadata(metadata: Any) -> None:
     check({"metadata": metadata})
 
 
-def check_sizes(payload: Any, *, little: bool = False) -> None:
-    """Raises MalformedRequest when an id, a batch or what belongs to a session record is too long. Where there is
-    little in the payload only an id can be."""
+def check_sizes(payload: Any, known: Container[str], *, little: bool = False) -> None:
+    """Raises MalformedRequest when an id, a batch or what belongs to a session record is too long, in the fields that
+    are `known`; others are ignored. Where there is little in the payload only an id can be."""
     if type(payload) is not dict:
         return
-    inners = [payload]
+    parts = [(payload, known)]
     if "entry" in payload or "meta" in payload:
-        inners += [inner for name in ("entry", "meta") if type(inner := payload.get(name)) is dict]
-    for inner in inners:
+        parts += [(part, of) for name, of in PARTS.items() if name in known and type(part := payload.get(name)) is dict]
+    for part, fields in parts:
         for name in IDS:
-            if name in inner and type(inner[name]) is str and len(inner[name]) > MAX_ID:
+            if name in part and name in fields and type(part[name]) is str and len(part[name]) > MAX_ID:
                 raise MalformedRequest(f"an id may have at most {MAX_ID} characters - at `{name}`")
     if little:
         return
     messages = payload.get("messages")
-    if type(messages) is list and len(messages) > MAX_BATCH:
+    if "messages" in known and type(messages) is list and len(messages) > MAX_BATCH:
         raise MalformedRequest(f"at most {MAX_BATCH} messages may be appended at once - at `messages`")
-    for inner in inners:
+    for part, fields in parts:
         for name in RECORD_TEXTS:
-            text = inner.get(name)
-            if type(text) is str and len(text) > MAX_RECORD:
+            text = part.get(name)
+            if name in fields and type(text) is str and len(text) > MAX_RECORD:
                 raise MalformedRequest(f"the text may have at most {MAX_RECORD} characters - at `{name}`")
-        metadata = inner.get("metadata")
-        if type(metadata) is dict and len(encode(metadata)) > MAX_RECORD:
+        metadata = part.get("metadata")
+        if "metadata" in fields and type(metadata) is dict and len(encode(metadata)) > MAX_RECORD:
             raise MalformedRequest(f"the metadata may have at most {MAX_RECORD} bytes as JSON - at `metadata`")
 
 

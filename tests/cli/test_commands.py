@@ -84,6 +84,12 @@ def test_pairs_are_json_where_they_can_be_and_lie_over_the_json_option() -> None
         arguments((), "{")
 
 
+def test_how_long_the_texts_of_a_call_are_is_for_the_function_to_judge() -> None:
+    long = "x" * (4 << 20)
+    result = run("call", "f", f"id={long}", f"title={long}x", "--url", "ws://127.0.0.1:1")
+    assert "no engine at" in result.stderr
+
+
 @pytest.mark.parametrize("text", ["NaN", "1e999", '"\\ud800"', str(2**64)])
 def test_what_no_engine_carries_is_refused_before_it_is_sent(text: str) -> None:
     result = run("call", "session::create", f"title={text}")

@@ -328,6 +328,17 @@ async def test_limits_are_enforced_with_errors_that_name_the_field(
     await stage.call("session::append", {"session_id": "s", "entry_id": "i" * 300, "message": user("x")})
 
 
+async def test_what_is_too_long_is_ignored_under_a_key_that_the_function_does_not_know(stage: InProcess) -> None:
+    long_id, long_text = "i" * (door.MAX_ID + 1), "t" * (door.MAX_RECORD + 1)
+    await stage.call("session::ensure", {"session_id": "s", "id": long_id, "messages": [0] * (door.MAX_BATCH + 1)})
+    await stage.call("session::get", {"session_id": "s", "metadata": {"a": long_text}, "meta": {"title": long_text}})
+    append = {"session_id": "s", "entry_id": "e", "message": user("x")}
+    await stage.call("session::append", {**append, "title": long_text, "entry": {"id": long_id}})
+    entry = {"kind": "custom", "id": "c", "timestamp": 1, "custom_type": "t", "session_id": long_id, "title": long_text}
+    await stage.call("session::store::put-entry", {"session_id": "s", "entry": entry})
+    assert (await stage.call("session::get", {"session_id": "s"}))["meta"]["message_count"] == 1
+
+
 TEXT = "message.content[0].text"
 
 

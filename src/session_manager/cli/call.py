@@ -61,7 +61,7 @@ def call(
         from session_manager.edge.visitor import visit
 
     try:
-        door.check({"function": function, "namespace": namespace})
+        door.check_carried({"function": function, "namespace": namespace})
         payload = arguments(pairs, text)
         with visit(url) as client:
             reply = client.run(client.call(function, payload, seconds=seconds, namespace=namespace))

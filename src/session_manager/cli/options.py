@@ -54,5 +54,5 @@ def arguments(pairs: tuple[str, ...], text: str | None) -> dict[str, Any]:
             payload[key] = from_json(value)
         except ValueError:
             payload[key] = value
-    door.check(payload)
+    door.check_carried(payload)
     return payload  # type: ignore[no-any-return] # any JSON may be tried; the worker refuses what is no object
