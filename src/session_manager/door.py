@@ -7,7 +7,7 @@ turns integers beyond 64 bits into floats. A stored value of that kind would mak
 
 from __future__ import annotations
 
-from collections.abc import Container
+from functools import cache
 from itertools import islice
 from math import isfinite
 from typing import Any, get_args
@@ -45,7 +45,7 @@ OPAQUE = frozenset({"arguments", "details", "data", "metadata", "origin", "sessi
 IDS = ("session_id", "entry_id", "parent_id", "from_entry_id", "after_entry_id", "forked_from", "id")
 """Fields of a request, of a raw entry or of a raw record that hold an id."""
 
-PARTS: dict[str, Container[str]] = {
+PARTS: dict[str, tuple[str, ...]] = {
     "entry": MessageEntry.__struct_fields__,
     "meta": SessionMeta.__struct_fields__,
 }
@@ -236,31 +236,35 @@ def check_metadata(metadata: Any) -> None:
     check({"metadata": metadata})
 
 
-def check_sizes(payload: Any, known: Container[str], *, little: bool = False) -> None:
+def check_sizes(payload: Any, known: tuple[str, ...], *, little: bool = False) -> None:
     """Raises MalformedRequest when an id, a batch or what belongs to a session record is too long, in the fields that
     are `known`; others are ignored. Where there is little in the payload only an id can be."""
     if type(payload) is not dict:
         return
-    parts = [(payload, known)]
+    for name in _ids(known):
+        if name in payload and type(payload[name]) is str and len(payload[name]) > MAX_ID:
+            raise MalformedRequest(f"an id may have at most {MAX_ID} characters - at `{name}`")
     if "entry" in payload or "meta" in payload:
-        parts += [(part, of) for name, of in PARTS.items() if name in known and type(part := payload.get(name)) is dict]
-    for part, fields in parts:
-        for name in IDS:
-            if name in part and name in fields and type(part[name]) is str and len(part[name]) > MAX_ID:
-                raise MalformedRequest(f"an id may have at most {MAX_ID} characters - at `{name}`")
+        for name, fields in PARTS.items():
+            if name in known:
+                check_sizes(payload.get(name), fields, little=little)
     if little:
         return
     messages = payload.get("messages")
     if "messages" in known and type(messages) is list and len(messages) > MAX_BATCH:
         raise MalformedRequest(f"at most {MAX_BATCH} messages may be appended at once - at `messages`")
-    for part, fields in parts:
-        for name in RECORD_TEXTS:
-            text = part.get(name)
-            if name in fields and type(text) is str and len(text) > MAX_RECORD:
-                raise MalformedRequest(f"the text may have at most {MAX_RECORD} characters - at `{name}`")
-        metadata = part.get("metadata")
-        if "metadata" in fields and type(metadata) is dict and len(encode(metadata)) > MAX_RECORD:
-            raise MalformedRequest(f"the metadata may have at most {MAX_RECORD} bytes as JSON - at `metadata`")
+    for name in RECORD_TEXTS:
+        text = payload.get(name)
+        if name in known and type(text) is str and len(text) > MAX_RECORD:
+            raise MalformedRequest(f"the text may have at most {MAX_RECORD} characters - at `{name}`")
+    metadata = payload.get("metadata")
+    if "metadata" in known and type(metadata) is dict and len(encode(metadata)) > MAX_RECORD:
+        raise MalformedRequest(f"the metadata may have at most {MAX_RECORD} bytes as JSON - at `metadata`")
+
+
+@cache
+def _ids(known: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in IDS if name in known)
 
 
 def check_record(meta: SessionMeta) -> None:

@@ -127,7 +127,7 @@ async def put_entry(tools: Tools, request: PutEntryHinted) -> Outcome:
     if hint is None or (hint.meta is not None and hint.meta.session_id != request.session_id):
         return Outcome(OK, Change(request.session_id, entries=(entry,)))
     for part in ({"meta": request.hint.get("meta")}, *({"entry": one} for one in request.hint.get("entries", ()))):
-        door.check_sizes(part, door.PARTS)
+        door.check_sizes(part, tuple(door.PARTS))
     if hint.meta is not None:
         door.check_record(hint.meta)
     entries = (entry, *map(entry_from_wire, hint.entries))
