@@ -343,6 +343,20 @@ async def test_a_session_whose_making_may_not_have_been_told_is_told_as_created(
         assert ("created", "s") in life.heard
 
 
+async def test_what_was_not_even_listed_before_a_kill_is_told_although_its_session_goes_on_at_once(
+    lives: Lives,
+) -> None:
+    entries = [Entry(f"e{n}", None, n, "user", b'{"role":"user","content":[],"timestamp":1}') for n in (6, 7)]
+    async with lives() as life:
+        await life.make(put(changed(5)), Created.of(changed(5)))
+        await life.saved()
+        await life.store.commit(life.store.ahead(), Change("s", changed(6), "e6", (entries[0],)))
+    async with lives(bound=False) as life:
+        await life.make(Change("s", changed(7), "e7", (entries[1],)), entry_event("s", entries[1]))
+        await life.bound()
+        assert life.heard == [("message-added", "s")] * 2
+
+
 async def test_a_status_and_labels_that_were_set_back_untold_are_told_as_they_are(lives: Lives) -> None:
     """The file and the store agree, but subscribers were told of something else in between."""
     async with lives() as life:

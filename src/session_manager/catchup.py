@@ -34,8 +34,8 @@ SESSIONS, ENTRIES = 10_000, 50_000
 """How many sessions and entries are remembered."""
 
 SKEW = 600_000
-"""Milliseconds by which the clocks of two instances may differ: an entry that much older than the last that was told
-of its session counts as told."""
+"""Milliseconds by which the clocks of two instances may differ: an entry that is so much older than what was told for
+sure counts as told."""
 
 ATTEMPTS = 5
 """How often a session is read that is told of while it is read; then whatever may be outdated is left out."""
@@ -53,6 +53,8 @@ class Known(Struct, omit_defaults=True):
     labels: Labels | None = None
     created_at: int | None = None
     updated_at: int = -(2**63)
+    sure: int = -(2**63)
+    """Until when they are sure to have been told everything; something of later may be missing."""
     metadata: JsonObject | None = None
     perhaps_created_at: int | None = None
     """Of which session of this id they may have been told that it came into being."""
@@ -100,7 +102,7 @@ class Told:
                 continue
             known = self.sessions.get(event.session_id)
             if known is None:
-                known = Known()
+                known = Known(sure=self.floor)
             known.metadata = emission.metadata
             self._note(known, event, emission.metadata)
             self.put(event.session_id, known)
@@ -134,6 +136,21 @@ class Told:
             forgotten_id, forgotten = self.sessions.popitem(last=False)
             self._changed(forgotten_id)
             self.floor = max(self.floor, forgotten.updated_at)
+
+    def settle(self, unsettled: Collection[str], until: int | None = None) -> list[str]:
+        """Takes sessions out of `changes` that were noted until a count of changes, but for those that are `unsettled`,
+        and returns them: what was noted of them has arrived, and nothing was missed before it."""
+        settled = [
+            session_id
+            for session_id, count in self.changes.items()
+            if (until is None or count <= until) and session_id not in unsettled
+        ]
+        for session_id in settled:
+            del self.changes[session_id]
+            known = self.sessions.get(session_id)
+            if known is not None:
+                known.sure = known.updated_at
+        return settled
 
     def _put_entry(self, session_id: str, entry_id: str, revision: int) -> None:
         entries = self._entries.setdefault(session_id, {})
@@ -232,13 +249,13 @@ class Told:
             events.append(MetaUpdated.of(meta))
         if known.status != _status(meta):
             events.append(StatusChanged.of(meta, known.status[0] if known.status else meta.status))
-        since = -(2**63) if unborn else max(known.updated_at - SKEW, -(2**63))
+        since = -(2**63) if unborn else known.sure - SKEW
         for entry in sorted(entries, key=lambda entry: entry.timestamp):
             recent = not everything or entry.timestamp >= since or entry.revision > 0
             if recent and (gone or not self.knows(session_id, entry)):
                 events.append(entry_event(session_id, entry))
-        if everything and not events and known.updated_at < meta.updated_at:
-            known.updated_at = meta.updated_at
+        if everything and not events:
+            known.updated_at = known.sure = max(known.updated_at, meta.updated_at)
         return [*emissions, *(Emission(event, meta.metadata) for event in events)]
 
 
@@ -264,7 +281,7 @@ def _other(known: Known, meta: SessionMeta) -> bool:
 
 
 def _known(meta: SessionMeta) -> Known:
-    return Known(_status(meta), _labels(meta), meta.created_at, meta.updated_at, meta.metadata)
+    return Known(_status(meta), _labels(meta), meta.created_at, meta.updated_at, meta.updated_at, meta.metadata)
 
 
 def _status(meta: SessionMeta) -> tuple[Status, str | None]:

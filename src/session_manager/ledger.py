@@ -109,7 +109,7 @@ class Ledger:
         told.floor, self._save, clean = state
         for session_id, known in db.execute("SELECT id, known FROM session ORDER BY save"):
             told.put(session_id, _read_known(known))
-        told.changes.clear()
+        told.settle(())  # as whoever saved it did
         if not clean:
             self._read_lines(db, told)
         return Past(bool(clean), frozenset(self._lines))
@@ -196,19 +196,13 @@ class Ledger:
         """For `save`: what was noted until a count of changes, but for sessions of which something is under way to
         subscribers or owed to them, which stay listed. None when there is nothing new. What is told from now on of the
         sessions that it holds has to be listed anew."""
-        if self._db is None:
-            return None
-        settled = [
-            session_id
-            for session_id, count in told.changes.items()
-            if (until is None or count <= until) and session_id not in owed and session_id not in under_way
-        ]
-        if not (settled or self._fresh or clean or any(session_id not in self._lines for session_id in owed)):
+        settled = told.settle({*owed, *under_way}, until)
+        unlisted = any(session_id not in self._lines for session_id in owed)
+        if self._db is None or not (settled or self._fresh or clean or unlisted):
             return None
         self._save += 1
         gone, rows = [], []
         for session_id in settled:
-            del told.changes[session_id]
             known = told.sessions.get(session_id)
             if known is None:
                 gone.append((session_id,))

@@ -147,6 +147,23 @@ async def test_what_was_missed_is_found_also_behind_a_later_event(hearing: Heari
     assert emission.event.entry_id == "a"  # type: ignore[attr-defined] # it is a message
 
 
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_what_was_missed_long_before_what_was_heard_later_is_found(settled: bool) -> None:
+    """What was told last says nothing about what came before it, unless nothing was missed."""
+    told, store = Told(), MemoryStore()
+    told.learn([META_OF_S])
+    early, late = (msgspec.structs.replace(_entry(hours), timestamp=hours * HOUR) for hours in (1, 2))
+    meta = msgspec.structs.replace(META_OF_S, updated_at=late.timestamp)
+    await store.commit(store, Change("s", meta, "e2", (early, late)))
+    told.note([Emission(entry_event("s", late), None)])
+    told.settle(() if settled else {"s"})
+    found = [emission.event for emission in await told.difference(store, "s")]
+    assert found == ([] if settled else [entry_event("s", early)])
+
+
 async def test_an_event_that_comes_while_a_session_is_read_is_not_overtaken(hearing: Hearing) -> None:
     await hearing.do(ENSURE)
     hearing.gap = True

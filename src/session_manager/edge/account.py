@@ -77,11 +77,14 @@ class Account:
 
     async def begin(self, store: Store | None) -> None:
         """Before the first change. What a store of the worker's own holds by now counts as told when nothing else is
-        known."""
-        if self.past is None and store is not None:
-            with contextlib.suppress(SessionManagerError, msgspec.MsgspecError):  # it is not what a start depends on
+        known. Otherwise it is noted what differs, for the next change of a session may hide that."""
+        with contextlib.suppress(SessionManagerError, msgspec.MsgspecError):  # it is not what a start depends on
+            if self.past is None and store is not None:
                 page = await store.sessions(ListQuery(limit=1))
                 self.told.floor = max([self.told.floor, *(meta.updated_at for meta in page.metas)])
+            elif self.past is not None and not self.past.clean and store is not None:
+                metas = await self._latest(store)
+                self.owed |= {meta.session_id for meta in metas if self.told.differs(meta)}
         await self._files.run(self._ledger.begin, self.told)
         await self._save()
 
