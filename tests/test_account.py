@@ -433,6 +433,24 @@ async def test_of_a_session_that_was_made_again_while_something_was_under_way_th
         assert life.heard[:2] == [("deleted", "s"), ("created", "s")]
 
 
+@pytest.mark.parametrize("saved", [True, False])
+async def test_a_session_that_is_made_again_before_its_end_could_be_told_is_told_as_another(
+    lives: Lives, saved: bool
+) -> None:
+    """By a call that comes before what was missed is told."""
+    binds: Binds = ("session::deleted", {"metadata": BLUE}), ("session::created", {})
+    async with lives(*binds) as life:
+        blue, red = changed(5, labels=BLUE, created_at=5), changed(8, labels=RED, created_at=8)
+        await life.make(put(blue), Created.of(blue), labels=BLUE)
+        if saved:
+            await life.saved()
+        await life.store.commit(life.store.ahead(), GONE)
+    async with lives(*binds, bound=False) as life:
+        await life.make(put(red), Created.of(red), labels=RED)
+        await life.bound()
+        assert life.heard == [("deleted", "s"), ("created", "s")]
+
+
 async def stored_before_any_account(session_id: str, lives: Lives, directory: Path) -> None:
     async with lives(bound=False) as life:
         await life.store.commit(life.store.ahead(), put(record(session_id)))

@@ -124,6 +124,20 @@ class Told:
             at = event.timestamp
         known.updated_at = max(known.updated_at, at)
 
+    def ended(self, emissions: Sequence[Emission]) -> Sequence[Emission]:
+        """The same events of a session; and before one that comes into being, the end of another of its id, if that is
+        still believed to be there."""
+        for position, emission in enumerate(emissions):
+            event = emission.event
+            if isinstance(event, Deleted):
+                break
+            if isinstance(event, Created):
+                known = self.sessions.get(event.session_id)
+                if known is not None and _other(known, event.created_at):
+                    gone = Deleted(session_id=event.session_id, timestamp=event.created_at)
+                    return [*emissions[:position], Emission(gone, known.metadata), *emissions[position:]]
+        return emissions
+
     def _changed(self, session_id: str) -> None:
         self.count_of_changes += 1
         self.changes[session_id] = self.count_of_changes
@@ -185,7 +199,7 @@ class Told:
         known = self.sessions.get(meta.session_id)
         if known is None:
             return meta.updated_at > self.floor
-        return _other(known, meta) or (known.status, known.labels, known.updated_at) != (
+        return _other(known, meta.created_at) or (known.status, known.labels, known.updated_at) != (
             _status(meta),
             _labels(meta),
             meta.updated_at,
@@ -233,7 +247,7 @@ class Told:
                 return []
             return [Emission(Deleted(session_id=session_id, timestamp=known.updated_at), known.metadata)]
         emissions: list[Emission] = []
-        gone = known is not None and _other(known, meta)
+        gone = known is not None and _other(known, meta.created_at)
         if known is not None and gone:
             emissions.append(Emission(Deleted(session_id=session_id, timestamp=meta.created_at), known.metadata))
             known = None
@@ -274,10 +288,10 @@ def gist(event: Event) -> tuple[object, ...]:
     return (Deleted,)
 
 
-def _other(known: Known, meta: SessionMeta) -> bool:
+def _other(known: Known, created_at: int) -> bool:
     """Whether the session was deleted and there is another of its id now."""
-    created_at = known.perhaps_created_at if known.created_at is None else known.created_at
-    return created_at is not None and created_at != meta.created_at
+    believed = known.perhaps_created_at if known.created_at is None else known.created_at
+    return believed is not None and believed != created_at
 
 
 def _known(meta: SessionMeta) -> Known:

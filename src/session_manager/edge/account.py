@@ -116,6 +116,7 @@ class Account:
         self._out(self._hub.publish_locally, emissions)
 
     def _out(self, tell: Callable[[Sequence[Emission]], None], emissions: Sequence[Emission]) -> None:
+        emissions = self.told.ended(emissions)
         self.told.note(emissions)  # what is held goes out in the order in which it came
         if not self._ready.is_set() or self._held or self._must_list(emissions) or self._is_listing():
             self._held.append((tell, emissions))
