@@ -159,6 +159,23 @@ async def test_what_is_newer_than_its_record_by_the_clock_alone_stays_as_it_is(t
             assert (again["parent_id"], again["timestamp"]) == ("b", 2_000_000_000_000 - 3)
 
 
+async def test_an_entry_that_is_no_part_of_the_path_is_there_for_every_call(bridge: Bridged) -> None:
+    """Where changes are made whole, it is nobody's unfinished append, however new it is and wherever it hangs."""
+    await bridge.call("session::ensure", {"session_id": "s"})
+    await append(bridge, "a")
+    for id_, kind in (
+        ("draft", {"kind": "custom", "custom_type": "c", "data": 1}),
+        ("note", {"kind": "message", "message": user("note")}),
+    ):
+        entry = {"id": id_, "parent_id": "a", "timestamp": 2**62, "revision": 0, **kind}
+        await bridge.main.call("session::store::put-entry", {"session_id": "s", "entry": entry})
+        leaf = {"session_id": "s", "entry_id": id_}
+        assert (await bridge.call("session::get-message", leaf))["entry"]["id"] == id_
+        assert await bridge.call("session::set-active-leaf", leaf) == {"active_leaf": id_}
+        assert (await bridge.call("session::append", leaf | {"message": user("again")}))["timestamp"] == 2**62
+        await bridge.call("session::set-active-leaf", {"session_id": "s", "entry_id": "a"})
+
+
 @unhinted
 async def test_what_others_built_on_a_failed_append_stays_where_it_is(bridge: Bridged) -> None:
     await bridge.call("session::ensure", {"session_id": "s"})

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,27 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from session_manager.errors import SessionManagerError
 from session_manager.events import STORE_EVENTS
+from session_manager.stores.sqlite import forks
 from tests.bridged import Bridged
 from tests.conftest import ADAPTERS, BRIDGES
 from tests.stage import InProcess
 
 TIMES = st.sampled_from([0, 5, 5, 6, 1000, -1])
-SESSIONS = st.sampled_from(["s", "t", "S", "é"])
-ENTRIES = st.sampled_from(["a", "b", "c", "d", "", "nobody"])
+MET = st.integers(0, 30)
+"""One of the ids that replies have told, by its number, from the latest back."""
+SESSIONS = st.one_of(st.sampled_from(["s", "t", "S", "é"]), MET)
+ENTRIES = st.one_of(st.sampled_from(["a", "b", "c", "d", "", "nobody"]), MET)
 TEXTS = st.sampled_from(["", "x", "hello\0", "漢字", "y" * 300])
 LABELS = st.sampled_from([{}, {"a": 1}, {"a": 1.0}, {"a": True}, {"a": 1, "b": [None]}, {"b": {"c": {}}}])
 ORIGINS = st.sampled_from([None, {}, {"by": "me"}])
 STATUSES = st.sampled_from(["idle", "working", "done", "error"])
+
+
+OLD, NEW = -(2**63), 2**63 - 1
+"""The times of entries and of records that are put there as they are: a bridge to a main instance that takes no hints
+takes an entry that is newer than the record for an append that was never finished."""
+
+ENTRY_KEYS = ("entry_id", "parent_id", "from_entry_id", "after_entry_id")
 
 
 def maybe(strategy: Any) -> Any:
@@ -95,7 +106,8 @@ class Stores(RuleBasedStateMachine):
         self.stages: dict[str, InProcess] = {}
         self.heard: dict[str, list[Any]] = {}
         self.cursors: list[str] = []
-        self.made: list[str] = []
+        self.made: list[str] = ["s"]
+        self.met: list[str] = ["a"]
         for name in (*ADAPTERS, *BRIDGES):
             (self.base / name).mkdir()
             if name in BRIDGES:
@@ -115,6 +127,8 @@ class Stores(RuleBasedStateMachine):
 
     def call(self, function: str, **payload: Any) -> Any:
         """The reply or error, the same from every store."""
+        for key in payload.keys() & {"session_id", *ENTRY_KEYS}:
+            payload[key] = self.id_of(payload[key], self.made if key == "session_id" else self.met)
 
         async def ask(stage: InProcess) -> tuple[str, Any]:
             try:
@@ -192,6 +206,12 @@ class Stores(RuleBasedStateMachine):
         if reply is not None and "next_cursor" in reply:
             self.cursors.append(reply["next_cursor"])
 
+    def id_of(self, one: Any, met: Sequence[str]) -> Any:
+        return met[-1 - one % len(met)] if type(one) is int else one
+
+    def meet(self, *ids: str) -> None:
+        self.met += [id_ for id_ in ids if id_ not in self.met]
+
     # --- entries ---
 
     @rule(
@@ -205,11 +225,15 @@ class Stores(RuleBasedStateMachine):
     def append(self, message: Any, custom: Any, **payload: Any) -> None:
         if message is None and custom is None:
             message = {"role": "user", "content": [], "timestamp": 1}
-        self.call("append", message=message, custom=None if message is not None else custom, **payload)
+        reply = self.call("append", message=message, custom=None if message is not None else custom, **payload)
+        if reply is not None:
+            self.meet(reply["entry_id"])
 
     @rule(session_id=SESSIONS, messages=st.lists(a_message(), max_size=4), parent_id=maybe(ENTRIES), origin=ORIGINS)
     def append_many(self, **payload: Any) -> None:
-        self.call("append-many", **payload)
+        reply = self.call("append-many", **payload)
+        if reply is not None:
+            self.meet(*reply["entry_ids"])
 
     @rule(
         session_id=SESSIONS,
@@ -235,7 +259,10 @@ class Stores(RuleBasedStateMachine):
     def messages(self, data: Any, **payload: Any) -> None:
         if self.cursors and data.draw(st.booleans()):
             payload["cursor"] = data.draw(st.sampled_from(self.cursors))
-        self.keep_cursor(self.call("messages", **payload))
+        reply = self.call("messages", **payload)
+        self.keep_cursor(reply)
+        if reply is not None:
+            self.meet(*(item["entry_id"] for item in reply["messages"]))
 
     @rule(session_id=SESSIONS, entry_id=ENTRIES)
     def get_message(self, **payload: Any) -> None:
@@ -243,7 +270,11 @@ class Stores(RuleBasedStateMachine):
 
     @rule(session_id=SESSIONS, entry_id=ENTRIES, title=maybe(TEXTS))
     def fork(self, **payload: Any) -> None:
-        self.call("fork", **payload)
+        reply = self.call("fork", **payload)
+        if reply is not None:
+            self.made.append(reply["session_id"])
+            told = self.call("messages", session_id=reply["session_id"], include_custom=True)
+            self.meet(*(item["entry_id"] for item in told["messages"]))
 
     @rule(session_id=SESSIONS, entry_id=ENTRIES)
     def set_active_leaf(self, **payload: Any) -> None:
@@ -260,7 +291,8 @@ class Stores(RuleBasedStateMachine):
         custom=st.booleans(),
     )
     def put_entry(self, session_id: str, id_: str, parent_id: Any, revision: int, message: Any, custom: bool) -> None:
-        entry: dict[str, Any] = {"id": id_, "parent_id": parent_id, "timestamp": 3, "revision": revision}
+        id_, parent_id = self.id_of(id_, self.met), self.id_of(parent_id, self.met)
+        entry: dict[str, Any] = {"id": id_, "parent_id": parent_id, "timestamp": OLD, "revision": revision}
         if custom:
             entry |= {"kind": "custom", "custom_type": "c", "data": None}
         else:
@@ -271,12 +303,14 @@ class Stores(RuleBasedStateMachine):
         session_id=SESSIONS,
         title=TEXTS,
         status=STATUSES,
-        stamp=st.sampled_from([-(2**63), 0, 2**63 - 1]),
+        created_at=st.sampled_from([-(2**63), 0, 2**63 - 1]),
+        updated_at=st.sampled_from([NEW, NEW - 1]),
         count=st.sampled_from([0, 7, 2**64 - 1]),
         metadata=maybe(LABELS),
     )
-    def put_meta(self, stamp: int, count: int, metadata: Any, **fields: Any) -> None:
-        meta = {**fields, "description": "", "created_at": stamp, "updated_at": stamp, "message_count": count}
+    def put_meta(self, session_id: Any, count: int, metadata: Any, **fields: Any) -> None:
+        fields["session_id"] = self.id_of(session_id, self.made)
+        meta = {**fields, "description": "", "message_count": count}
         self.call("store::put-meta", meta=meta if metadata is None else {**meta, "metadata": metadata})
 
     @rule(
@@ -295,7 +329,7 @@ class Stores(RuleBasedStateMachine):
     @rule()
     def everything(self) -> None:
         self.call("store::list-metas")
-        for session_id in ("s", "t", "S", "é", *self.made):
+        for session_id in ("t", "S", "é", *self.made):
             self.call("store::list-entries", session_id=session_id)
             self.call("get", session_id=session_id)
             self.call("messages", session_id=session_id, include_custom=True)
@@ -304,6 +338,19 @@ class Stores(RuleBasedStateMachine):
     def reopen(self) -> None:
         for stage in self.stages.values():
             self.loop.run_until_complete(stage.restart())
+
+
+class Sharing(Stores):
+    """The same where every fork shares its rows with its source, as forks of long paths do."""
+
+    def __init__(self) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(forks, "SHARED_FROM", 1)
+        super().__init__()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.patch.undo()
 
 
 HURRIED = settings(
@@ -317,11 +364,19 @@ HURRIED = settings(
 """The same examples every time; who looks for new ones runs the long one."""
 Stores.TestCase.settings = HURRIED
 TestStores: Any = Stores.TestCase
+Sharing.TestCase.settings = HURRIED
+TestSharing: Any = Sharing.TestCase
 
 
 class Thorough(Stores):
     """The same for longer."""
 
 
-Thorough.TestCase.settings = settings(HURRIED, max_examples=150, stateful_step_count=60, derandomize=False)
+class ThoroughSharing(Sharing):
+    """The same for longer."""
+
+
+THOROUGH = settings(HURRIED, max_examples=150, stateful_step_count=60, derandomize=False)
+Thorough.TestCase.settings = ThoroughSharing.TestCase.settings = THOROUGH
 TestThorough: Any = pytest.mark.long(Thorough.TestCase)
+TestThoroughSharing: Any = pytest.mark.long(ThoroughSharing.TestCase)
