@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from structlog.testing import capture_logs
 
 from session_manager.config import Configuration, InvalidConfiguration
 from session_manager.dispatch import Runtime
 from session_manager.errors import StorageError
+from session_manager.events import Emission
 from session_manager.stores.sqlite import SqliteStore
 from tests.stage import InProcess
 
@@ -47,6 +50,29 @@ async def test_a_replay_of_one_session_with_more_events_than_a_queue_holds_loses
         await stage.set_config({"adapter": sqlite("a.db")})
         await stage.settle()
         assert len({event["entry_id"] for event in heard}) == 12_000
+
+
+async def test_a_store_learns_when_all_that_it_held_has_been_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with InProcess(sqlite("a.db"), tmp_path) as stage:
+        await stage.call("session::ensure", {"session_id": "s"})
+        await stage.set_config({"adapter": sqlite("empty.db")})
+        told: list[str] = []
+        build, tell = stage.build, stage.configurator._tell
+
+        async def telling(emissions: Sequence[Emission]) -> None:
+            await tell(emissions)
+            told.append(emissions[0].event.session_id)
+
+        async def building(configuration: Configuration, *, replayed: bool) -> Runtime:
+            runtime = await build(configuration, replayed=replayed)
+            return structs.replace(runtime, replayed=lambda: told.append("all"))
+
+        monkeypatch.setattr(stage, "build", building)
+        monkeypatch.setattr(stage.configurator, "_tell", telling)
+        await stage.set_config({"adapter": sqlite("a.db")})
+        assert told == ["s", "all"]
 
 
 async def test_what_is_changed_while_a_new_store_is_replayed_is_not_told_as_it_was_before(

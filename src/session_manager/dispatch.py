@@ -45,6 +45,8 @@ class Runtime(Struct, frozen=True):
     announced: Callable[[str], Awaitable[None]] | None = None
     """Waits until the events of a session that were published so far have left for whoever tells them, or could not at
     once. None where `publish` itself tells everybody."""
+    replayed: Callable[[], None] = lambda: None
+    """Is called when subscribers were told all that the store held when it was put into force while calls ran."""
 
 
 class Service:

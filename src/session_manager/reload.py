@@ -100,6 +100,7 @@ class Configurator:
         try:
             await replay(new.store, known, self._tell)
         finally:
+            new.replayed()
             await service.finished(old)
             await old.store.close()
 

@@ -428,13 +428,13 @@ async def test_a_reply_through_a_bridge_waits_for_events_that_wait_for_the_file(
     assert hub.told == ["a"]
 
 
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("after", ["a start", "an outage", "a replay"])
 async def test_what_is_missed_before_the_main_instance_takes_the_binding_in_is_told_all_the_same(
-    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
     """Although everything later of that session is heard, so that its record is as it was told."""
     monkeypatch.setattr("session_manager.edge.bridge.WATCH", 0.01)
-    monkeypatch.setattr("session_manager.edge.bridge.PASSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("session_manager.edge.bridge.PASSES", () if after == "an outage" else (0.0, 0.0, 0.0))
     hub = account._hub
     assert isinstance(hub, Hub)
     bridge = bridge_to_nowhere(account, tmp_path)
@@ -453,10 +453,16 @@ async def test_what_is_missed_before_the_main_instance_takes_the_binding_in_is_t
         await go_on.wait()
 
     bridge._look, bridge._catch_up = look, compare  # type: ignore[method-assign]
-    watching = asyncio.create_task(bridge._watch((0.0, 0.0, 0.0) if first else ()))
+    bridge._replaying = after == "a replay"
+    watching = asyncio.create_task(bridge._watch())
     await looked.wait()
-    if not first:
+    if after == "an outage":
+        monkeypatch.setattr("session_manager.edge.bridge.PASSES", (0.0, 0.0, 0.0))
         main[0] = "main, started again"
+    elif after == "a replay":
+        await asyncio.sleep(0.05)
+        assert not compared.is_set(), "which would tell what is about to be told"
+        bridge.replayed()
     await compared.wait()
     meta = SessionMeta("s", "t", "", "idle", 1, 9, 2)
     bodies = [b'{"role":"user","content":[],"timestamp":%d}' % number for number in range(2)]
@@ -495,10 +501,11 @@ class Watched:
 async def watched(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
     """It has heard of "s"."""
     monkeypatch.setattr("session_manager.edge.bridge.WATCH", 0.001)
+    monkeypatch.setattr("session_manager.edge.bridge.PASSES", ())
     bridge = bridge_to_nowhere(account, tmp_path)
     bridge.store = MemoryStore()  # type: ignore[assignment] # only read from
     made = Watched(bridge)
-    bridge._watching = asyncio.create_task(bridge._watch(()))
+    bridge._watching = asyncio.create_task(bridge._watch())
     for _ in range(3):
         await made.looks()
     bridge._hear(Emission(entry_event("s", _entry(1)), None))

@@ -84,6 +84,8 @@ class Bridge:
         """Which main instance the relay was bound to when that was looked at last."""
         self._passes: list[float] = []
         """When the store is to be compared with what was told."""
+        self._replaying = False
+        """Whether subscribers are being told all that is there: what differs meanwhile says nothing."""
         self._differed: dict[str, frozenset[tuple[object, ...]]] = {}
         """What differed at the last comparison and was not told, by session."""
         self._heard: set[str] = set()
@@ -114,7 +116,8 @@ class Bridge:
         self._unbind = self._relay.bind(STORE_EVENTS, self._relay_id)
         for session_id in left:
             self._doubts[session_id] = (float("-inf"), None)
-        self._watching = self._loop.create_task(self._watch(() if replayed else PASSES))
+        self._replaying = replayed
+        self._watching = self._loop.create_task(self._watch())
 
     async def _learn(self, *, known: bool) -> None:
         await self.store.open()
@@ -146,6 +149,12 @@ class Bridge:
             self._account.owed |= self._unsure()
         self._account.unsure.discard(self._unsure)
         await asyncio.gather(self._intents.close(), self._relay.close(), self._way.close())
+
+    def replayed(self) -> None:
+        """All that is there has been told, but for what happened before the main instance took the binding in."""
+        self._replaying = False
+        if self._present is not None:
+            self._attached(self._present)
 
     # --- events ---
 
@@ -206,12 +215,11 @@ class Bridge:
         self._connected += connected
         log.info("relay connection", connected=connected)
 
-    async def _watch(self, at_first: Sequence[float]) -> None:
-        """`at_first`: seconds after the relay is bound at which the store is compared with what was told."""
+    async def _watch(self) -> None:
         while (present := await self._look()) is None:
             self._rebind(self._loop.time())
             await asyncio.sleep(FIRST)
-        self._attached(present, at_first)
+        self._attached(present)
         while True:
             try:
                 await self._watch_once()
@@ -224,7 +232,7 @@ class Bridge:
 
     async def _watch_once(self) -> None:
         now = self._loop.time()
-        due = bool(self._passes) and now >= self._passes[0]
+        due = bool(self._passes) and now >= self._passes[0] and not self._replaying
         await self._settle_doubts(now if due else now - DOUBT)  # first, for catching up tells only this side
         if due:
             await self._catch_up(last=len(self._passes) == 1)
@@ -240,13 +248,13 @@ class Bridge:
         self._absent_since = None
         if seen != self._present:
             log.info("attached to the main instance again", main=seen[0])
-            self._attached(seen, PASSES)
+            self._attached(seen)
         if not self._passes:  # until then, what is heard may be all that was heard of its session
             self._heard_before, self._heard = self._heard, set()
 
-    def _attached(self, main: tuple[Any, ...], passes: Sequence[float]) -> None:
+    def _attached(self, main: tuple[Any, ...]) -> None:
         self._present, self._differed = main, {}
-        self._passes = [self._loop.time() + seconds for seconds in passes]
+        self._passes = [self._loop.time() + seconds for seconds in PASSES]
 
     def _unsure(self) -> set[str]:
         """Sessions that were heard of since it was last known that nothing was missed."""

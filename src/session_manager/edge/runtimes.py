@@ -56,4 +56,5 @@ class Runtimes:
             self._account.expect,
             owns_store=False,
             announced=bridge.announced,
+            replayed=bridge.replayed,
         )
