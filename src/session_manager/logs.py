@@ -1,7 +1,7 @@
 """Logging: readable lines on stderr, JSON lines in a file of the worker's own.
 
-At the default level nothing of a conversation is logged, only ids, kinds and counts. The file is there because whoever
-starts the worker may throw its output away.
+At the default level nothing of a conversation is logged, only ids, kinds and counts; and at no level what of a URL may
+be a secret. The file is there because whoever starts the worker may throw its output away.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+
+from session_manager.terminal import concealed
 
 FILE_BYTES, FILES = 10 << 20, 3
 """Size at which the log file is started anew, and how many older ones are kept."""
@@ -77,6 +79,17 @@ def _formatter(renderer: Any) -> logging.Formatter:
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
+            lambda _logger, _method, event: _concealed(event),
             renderer,
         ],
     )
+
+
+def _concealed(value: Any) -> Any:
+    if isinstance(value, str):
+        return concealed(value)
+    if isinstance(value, dict):
+        return {key: _concealed(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_concealed(inner) for inner in value]
+    return value

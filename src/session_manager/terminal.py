@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any, NoReturn
 
@@ -17,6 +18,15 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
+_USER = re.compile(r"(?<=://)[^/?#\s]*@")
+_QUERY = re.compile(r"(://[^\s?'\"]*\?)[^\s'\"]+")
+
+
+def concealed(text: str) -> str:
+    """Text without what of a URL may be a secret: a user with a password, a query."""
+    return _QUERY.sub(r"\1…", _USER.sub("…@", text))
+
+
 def reason(error: OSError) -> str:
     """Why the system refuses something, and where."""
     why = error.strerror or str(error)
@@ -25,7 +35,7 @@ def reason(error: OSError) -> str:
 
 def fail(text: str) -> NoReturn:
     """What went wrong on stderr, in one line as a rule, and exit status 1."""
-    click.echo("session-manager: " + "\n".join(map(plain, text.splitlines())), err=True)
+    click.echo("session-manager: " + "\n".join(map(plain, concealed(text).splitlines())), err=True)
     sys.exit(1)
 
 
