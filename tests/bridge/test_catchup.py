@@ -455,7 +455,7 @@ async def test_what_is_missed_before_the_main_instance_takes_the_binding_in_is_t
     bridge._look, bridge._catch_up = look, compare  # type: ignore[method-assign]
     bridge._replaying = after == "a replay"
     watching = asyncio.create_task(bridge._watch())
-    await looked.wait()
+    await until(looked.is_set)
     if after == "an outage":
         monkeypatch.setattr("session_manager.edge.bridge.PASSES", (0.0, 0.0, 0.0))
         main[0] = "main, started again"
@@ -463,7 +463,7 @@ async def test_what_is_missed_before_the_main_instance_takes_the_binding_in_is_t
         await asyncio.sleep(0.05)
         assert not compared.is_set(), "which would tell what is about to be told"
         bridge.replayed()
-    await compared.wait()
+    await until(compared.is_set)
     meta = SessionMeta("s", "t", "", "idle", 1, 9, 2)
     bodies = [b'{"role":"user","content":[],"timestamp":%d}' % number for number in range(2)]
     entries = [Entry(f"e{number}", None, 9, "user", body) for number, body in enumerate(bodies)]

@@ -314,29 +314,32 @@ def imported(database: Path) -> int:
 
 
 def test_an_import_that_is_killed_leaves_whole_sessions_and_continues(shell: Shell, tmp_path: Path) -> None:
-    folder = tmp_path / "many"
-    folder.mkdir()
+    """It has a source that never ends behind half of the others, so that it cannot be done before it is killed."""
+    halves = [tmp_path / "first", tmp_path / "second"]
     text = TOOLS.read_text()
     original = load("samples/v1_tools/export.json")["info"]["id"]
-    for number in range(150):
-        (folder / f"{number:03}.json").write_text(text.replace(original, f"ses_{number:03}"))
+    for folder, numbers in zip(halves, (range(75), range(75, 150)), strict=True):
+        folder.mkdir()
+        for number in numbers:
+            (folder / f"{number:03}.json").write_text(text.replace(original, f"ses_{number:03}"))
     code = (
         "import sys; from session_manager.interop.opencode.cli import import_opencode;"
-        "import_opencode([sys.argv[1], '--store', sys.argv[2]])"
+        "import_opencode([sys.argv[1], '-', sys.argv[2], '--store', sys.argv[3]])"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(folder), shell.url], stdout=subprocess.DEVNULL)
-    database = Path(shell.url.removeprefix("sqlite:"))
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and imported(database) < 10:
-        time.sleep(0.005)
-    process.kill()
-    process.wait()
+    command = [sys.executable, "-c", code, *map(str, halves), shell.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        database = Path(shell.url.removeprefix("sqlite:"))
+        deadline = time.monotonic() + 60
+        while imported(database) < 10:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.kill()
     half = shell.metas()
-    assert 0 < len(half) < 150
+    assert 10 <= len(half) <= 75
     for meta in half:
         result = shell.export(meta.session_id)
         assert len(json.loads(result.stdout)["messages"]) == 10
-    again = shell.import_(str(folder), "--json")
+    again = shell.import_(*map(str, halves), "--json")
     assert again.exit_code == 0
     told = json.loads(again.stdout)["sessions"]
     assert sum(not session["changed"] for session in told) == len(half)
