@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class BridgedWire(Wire):
     async def start(self) -> None:
         await self._main.start()
         await super().start()
+        self._behind = self.bound.pop(await super().bind("session::message-added", {}, lambda event: None))
 
     async def stop(self) -> None:
         await super().stop()
@@ -43,7 +44,21 @@ class BridgedWire(Wire):
             binding_id = await self._main.bind(trigger_type, config, receive)
             self.bound[binding_id] = self._main.bound[binding_id]
             return binding_id
+        await self._caught_up()
         return await super().bind(trigger_type, config, receive)
+
+    async def _caught_up(self) -> None:
+        """A reply waits for its events to come back from the main instance, but not for ever: whoever is bound behind
+        it must not hear them on a slow machine."""
+        behind = self._behind
+        while self.value["adapter"]["name"] == "bridge":
+            wanted = {next(self._numbers): session for session in self._sessions}
+            await self._publish([behind.marker(session, number) for number, session in wanted.items()])
+            with suppress(TimeoutError):  # the binding may not be back after a restart
+                async with asyncio.timeout(1):
+                    while not wanted.keys() <= behind.markers:
+                        await asyncio.sleep(0.001)
+                    return
 
     async def unbind(self, binding_id: str) -> None:
         if binding_id in self._main.bound:
