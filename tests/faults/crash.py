@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.faults.load import Told, check_store, load_store
+from tests.faults.load import LEAST, Told, check_store, load_store
 
 
 def forked(work: Callable[[int], None]) -> tuple[int, int]:
@@ -48,6 +48,11 @@ def read(fd: int, until: float | None = None) -> bytes:
         data += part
 
 
+def acknowledged(said: bytes) -> int:
+    """How many lines are no announcement of what is about to be asked for."""
+    return sum(bool(line) and b'"look"' not in line for line in said.split(b"\n"))
+
+
 def check(directory: Path, kind: str, told: Told, *, recent: bool = False) -> list[str]:
     def work(fd: int) -> None:
         with os.fdopen(fd, "wb") as out:
@@ -74,6 +79,9 @@ def main(kind: str, directory: Path, kills: int, seed: int) -> None:
         pid, reading = forked(work)
         first = select.select([reading], [], [], 30)[0]
         said = read(reading, time.monotonic() + moments.uniform(0.0, 0.25)) if first else b""
+        late = time.monotonic() + 60
+        while done == 0 and acknowledged(said) <= LEAST and time.monotonic() < late:
+            said += read(reading, time.monotonic() + 0.05)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         said += read(reading)

@@ -23,11 +23,13 @@ from iii.errors import InvocationError
 from iii.iii import III
 
 from session_manager.events import EVENTS, STORE_EVENTS
+from tests.contract.scenario import until
 from tests.faults.served import CONFIGURATION, engine
 from tests.sdk import call, close_client, open_client
 from tests.wire import WorkerProcess, worker_process
 
-SESSIONS, LANES = 12, 16
+SESSIONS, LANES, LEAST = 12, 16, 20
+"""`LEAST`: so many events everybody hears before the first kill, however slow the machine is."""
 TEAMS = ("red", "blue")
 AGAIN = "again"
 """How the ids of sessions begin that are made again after they were deleted."""
@@ -105,7 +107,7 @@ class Subscriber:
     async def _command(self, what: Any) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(what).encode() + b"\n")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self._answers.get()
 
     async def bind(self) -> None:
@@ -212,7 +214,7 @@ async def stored(client: III) -> dict[str, dict[str, Any]]:
 
 async def agree(client: III, subscribers: Iterable[Subscriber]) -> list[str]:
     """What subscribers still believe wrongly when they have heard nothing new for a while."""
-    there, deadline = await stored(client), time.monotonic() + 15
+    there, deadline = await stored(client), time.monotonic() + 60
     while True:
         wrong = [problem for one in subscribers for problem in one.problems(there)]
         if not wrong or time.monotonic() > deadline:
@@ -260,6 +262,8 @@ async def kill_again_and_again(
         await asyncio.sleep(moments.uniform(0.0, 0.5))
         await coming.bind()
         await asyncio.sleep(moments.uniform(0.2, 1.5))
+        if done == 0:
+            await until(lambda: min(one.view.heard for one in (*subscribers, coming)) > LEAST, 60)
         worker.kill()
         worker.start()
         done += 1

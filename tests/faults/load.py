@@ -195,6 +195,10 @@ def writer(fd: int) -> Say:
 # --- the check ---
 
 
+LEAST = 100
+"""Changes that are acknowledged before the first kill, however slow the machine is: without any nothing is tried."""
+
+
 class Told:
     """What the callers were told."""
 

@@ -24,8 +24,9 @@ from session_manager.clock import RandomIds, SystemClock
 from session_manager.doctor.check import check
 from session_manager.errors import SessionManagerError
 from tests.bridge.topology import Engine
+from tests.contract.scenario import until
 from tests.engines import loopback_process, real_engine_process
-from tests.faults.load import Look, Told, check_store, problems, run, titled
+from tests.faults.load import LEAST, Look, Told, check_store, problems, run, titled
 from tests.sdk import close_client, open_client
 from tests.wire import WorkerProcess, worker_process
 
@@ -102,6 +103,8 @@ async def kill_again_and_again(
         over = threading.Event()
         loading = asyncio.ensure_future(callers.here(callers.load(f"r{done}", done, over)))
         await asyncio.sleep(0.1 + moments.uniform(0.0, 0.6))
+        if done == 0:
+            await until(lambda: callers.told.acknowledged > LEAST, 60)
         worker.kill()
         over.set()
         await loading  # each call that was on its way is answered, or fails

@@ -99,7 +99,7 @@ async def test_a_cancelled_waiter_passes_its_turn_on(stage: InProcess) -> None:
     await asyncio.sleep(0)
     for task in tasks[1::2]:
         task.cancel()
-    done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+    done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
     assert all(isinstance(result, dict) for result in done[::2])
     count, texts = await shows(stage, "s")
     assert [text for text in texts if int(text) % 2 == 0] == [str(n) for n in range(0, 40, 2)]
@@ -120,6 +120,6 @@ async def test_a_waiter_cancelled_in_the_moment_of_its_turn_passes_it_on() -> No
     await asyncio.sleep(0)
     await first.__aexit__(None, None, None)  # the second one has its turn now, and is not yet running
     second.cancel()
-    await asyncio.wait_for(third, 5)
+    await asyncio.wait_for(third, 60)
     assert done == ["third"]
     assert len(locks) == 0

@@ -581,7 +581,7 @@ def test_a_long_chain_that_lost_its_root_is_mended_in_time() -> None:
     patient = Patient("s", SessionMeta("s", "", "", "idle", 0, 0, len(ids)), False, None, entries, {})
     started = time.thread_time()
     treated = treat(patient, list(examine(patient, 0)), 0, RandomIds(), lambda: pytest.fail("there is a record"))
-    assert time.thread_time() - started < 5
+    assert time.thread_time() - started < 15
     assert len(treated.change.entries) == len(ids)
     assert all(finding.repaired for finding in treated.findings)
 

@@ -27,7 +27,7 @@ def on_a_disk(kind: str, tmp_path: Path, library: Path, mode: str) -> dict[str, 
         env=shim.environment(library, directory, control=control),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=170,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -76,13 +76,14 @@ def test_a_change_whose_sync_failed_is_not_found_later(
 
 @pytest.mark.parametrize("kind", ["sqlite", "fs"])
 def test_reads_do_not_wait_for_slow_commits(kind: str, tmp_path: Path, library: Path, figure: Figure) -> None:
-    seen = on_a_disk(kind, tmp_path, library, "slow 100")
-    assert seen["writes"] > 0.2, "the commits were not slowed down"
+    """A sync takes longer than a busy machine keeps a process from its turn."""
+    seen = on_a_disk(kind, tmp_path, library, "slow 500")
+    assert seen["writes"] > 0.9, "the commits were not slowed down"
     assert seen["reads"] > 20
-    assert seen["p99"] < 0.09, seen
+    assert seen["p99"] < 0.45, seen
     figure(
         "Disk slow" if kind == "sqlite" else "Disk slow, fs store",
-        "every fsync takes 100 ms",
+        "every fsync takes half a second",
         f"{seen['reads']} reads during {seen['writes']:.1f} s of commits",
         f"median read {seen['median'] * 1000:.1f} ms, 99th percentile {seen['p99'] * 1000:.0f} ms",
     )

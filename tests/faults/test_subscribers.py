@@ -57,7 +57,7 @@ async def flood(count: int) -> tuple[int, int, int]:
     while batch := list(itertools.islice(coming, 500)):
         sent += len(batch)
         hub.publish(batch)
-        deadline = asyncio.get_running_loop().time() + 5
+        deadline = asyncio.get_running_loop().time() + 60
         while len(line.got["alive"]) < sent and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0)
     _, peak = tracemalloc.get_traced_memory()
@@ -143,7 +143,7 @@ async def test_a_publisher_that_fails_stops_neither_the_caller_nor_the_store(kin
     await to.call("session::ensure", {"session_id": "s"})
     calls = [to.call("session::append", {"session_id": "s", "message": user(str(n))}) for n in range(20)]
     with structlog.testing.capture_logs() as logs:
-        await asyncio.wait_for(asyncio.gather(*calls), 10)
+        await asyncio.wait_for(asyncio.gather(*calls), 60)
     assert len(logs) == 20
     assert (await to.call("session::get", {"session_id": "s"}))["meta"]["message_count"] == 20
     await store.close()

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from session_manager import door
@@ -222,10 +223,23 @@ BIG: dict[str, Any] = {
 }
 
 
-STALL, ATTEMPTS = 0.075, 4
-"""Seconds: 50 ms, and room for a machine whose caches others use as well. One that others keep busy may take a thread's
-processor away in a way that counts as the thread's time; then it is measured again, for what is ours is there each
-time."""
+STALL, UNITS, ATTEMPTS = 0.075, 4, 4
+"""Seconds: 50 ms, and room for a machine whose caches others use as well; on a slower machine as many units of work as
+that is here. One that others keep busy may take a thread's processor away in a way that counts as the thread's time;
+then it is measured again, for what is ours is there each time."""
+
+
+def unit() -> float:
+    """CPU seconds that some work takes here and now: a tenth of the biggest body through JSON and back, and a short
+    loop."""
+
+    def once() -> float:
+        began = time.thread_time()
+        msgspec.json.decode(msgspec.json.encode("tool output\n" * 400_000))
+        sum(len(str(n)) for n in range(20_000))
+        return time.thread_time() - began
+
+    return min(once() for _ in range(5))
 
 
 async def busiest(call: Any) -> tuple[float, float, Any]:
@@ -283,10 +297,11 @@ async def test_no_big_request_holds_up_the_others(name: str, tmp_path: Path, fig
         if "message" in request:
             update = {"session_id": "s", "entry_id": reply.entry_id, "content": request["message"]["content"]}
             stalls["update"], _, _ = await busiest(to.answer(functions["session::update-message"], update))
-        if max(stalls.values()) < STALL:
+        allowed = max(STALL, UNITS * unit())
+        if max(stalls.values()) < allowed:
             break
     await store.close()
-    assert max(stalls.values()) < STALL, stalls
+    assert max(stalls.values()) < allowed, (stalls, allowed)
     figure(
         f"Big body: {name}",
         "CPU time that the event loop spends on it in one go, door to events, a subscriber bound",
