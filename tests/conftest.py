@@ -6,12 +6,23 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import structlog
 
 from session_manager.stores.sqlite import forks
 from tests.bridged import Bridged
 from tests.stage import InProcess
+
+hypothesis.settings.register_profile(
+    "tests",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    database=None,
+    derandomize=True,
+)
+hypothesis.settings.load_profile("tests")
+"""The same examples every time, on a machine of any speed."""
 
 ADAPTERS: dict[str, dict[str, Any]] = {
     "memory": {"name": "memory", "config": {}},

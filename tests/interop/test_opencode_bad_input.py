@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from session_manager.interop.opencode.exports import export_session
@@ -290,7 +290,7 @@ odd = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80)
 @given(first=st.booleans(), kind=st.sampled_from(WORDS), extra=st.dictionaries(st.sampled_from(KEYS), odd, max_size=8))
 async def test_whatever_a_record_holds_it_comes_back(*, first: bool, kind: str, extra: Json) -> None:
     """Known kinds with fields of any shape: nothing breaks, nothing is lost."""

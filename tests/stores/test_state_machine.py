@@ -353,14 +353,7 @@ class Sharing(Stores):
         self.patch.undo()
 
 
-HURRIED = settings(
-    max_examples=25,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    database=None,
-    derandomize=True,
-)
+HURRIED = settings(max_examples=25, stateful_step_count=40, suppress_health_check=list(HealthCheck))
 """The same examples every time; who looks for new ones runs the long one."""
 Stores.TestCase.settings = HURRIED
 TestStores: Any = Stores.TestCase
