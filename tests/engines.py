@@ -8,13 +8,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,19 @@ class NoEngine(Exception):
     """There is no real engine here."""
 
 
+_GIVEN: set[int] = set()
+
+
 def free_port() -> int:
-    """A port nothing listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nothing listens on, given once. It lies below those that a system gives to connections, one of which would
+    now and then have it by the time somebody wants to listen on it."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in _GIVEN:
+                _GIVEN.add(port)
+                return port
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes] | None = None, seconds: float = 60.0) -> None:

@@ -71,7 +71,7 @@ def node_process(script: str, *arguments: str, **environment: str) -> Iterator[s
         path.unlink(missing_ok=True)
 
 
-def run_node(script: str, *arguments: str, seconds: float = 30, **environment: str) -> str:
+def run_node(script: str, *arguments: str, seconds: float = 120, **environment: str) -> str:
     """What a module printed; raises AssertionError with its standard error if it failed. Raises NoNode."""
     with node_process(script, *arguments, **environment) as process:
         output, errors = process.communicate(timeout=seconds)

@@ -54,7 +54,7 @@ def _serves_and_stops(data: Path, app: Path) -> None:
             first = worker.stderr.readline()
             assert "serving" in first, first
             worker.send_signal(signal.SIGTERM)
-            assert worker.wait(10) == 0
+            assert worker.wait(60) == 0
         finally:
             worker.kill()
             worker.communicate()

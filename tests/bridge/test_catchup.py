@@ -494,7 +494,7 @@ class Watched:
     async def looks(self) -> None:
         """Returns when it has seen what there was to be seen."""
         self._let.release()
-        await asyncio.wait_for(self._asked.acquire(), 5)
+        await asyncio.wait_for(self._asked.acquire(), 60)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def told_again(frame, event, arg):
     return told_again
 
 sys.settrace(told_again)
-told = ending.wait(30)
+told = ending.wait(60)
 sys.settrace(None)
 print(told, steps > 5, ending.wait(0))
 """
@@ -46,7 +46,7 @@ def _run(code: str) -> subprocess.Popen[str]:
 def test_a_signal_at_any_step_of_the_waiting_is_heard() -> None:
     with _run(AT_EVERY_STEP) as child:
         try:
-            said, _ = child.communicate(timeout=20)
+            said, _ = child.communicate(timeout=60)
         finally:
             child.kill()
     assert said.split() == ["True", "True", "True"]
@@ -70,7 +70,7 @@ print(ending.wait())
 
 def test_a_signal_that_comes_when_python_is_gone_already_changes_nothing() -> None:
     with _run(UNTIL_THE_VERY_END) as child:
-        said, _ = child.communicate(timeout=20)
+        said, _ = child.communicate(timeout=60)
     assert (said, child.returncode) == ("True\n", 0)
 
 
@@ -83,7 +83,7 @@ def test_a_signal_that_comes_while_it_waits_without_end_is_heard(number: signal.
             assert child.stdout.readline() == "waiting\n"
             child.send_signal(number)
             child.send_signal(number)
-            said, _ = child.communicate(timeout=20)
+            said, _ = child.communicate(timeout=60)
         finally:
             child.kill()
     assert (said, child.returncode) == ("True\n", 0)
@@ -96,10 +96,10 @@ def test_another_thread_may_tell_and_what_is_told_stays_told() -> None:
         assert not ending.wait(0)
         teller = threading.Thread(target=ending.tell)
         teller.start()
-        assert [ending.wait(20), ending.wait(20)] == [True, True]
+        assert [ending.wait(60), ending.wait(60)] == [True, True]
         teller.join()
         signal.raise_signal(signal.SIGTERM)
-        assert ending.wait(20)
+        assert ending.wait(60)
     finally:
         for number, handler in zip(SIGNALS, handlers, strict=True):
             signal.signal(number, handler)
@@ -164,7 +164,7 @@ ending.Ending = Told
 main({list(command)!r})
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=clean_environment(), cwd=tmp_path, timeout=30
+        [sys.executable, "-c", code], capture_output=True, text=True, env=clean_environment(), cwd=tmp_path, timeout=60
     )
     assert "Traceback" not in done.stderr
     assert done.returncode == 0, done.stderr

@@ -61,7 +61,7 @@ def said(watch: subprocess.Popen[str]) -> str:
 def bound(engine: EngineThread) -> None:
     with visit(engine.url) as client:
         asked = {"trigger_type": "session::created", "include_internal": True}
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not client.call_blocking("engine::registered-triggers::list", asked)["registered_triggers"]:
             assert time.monotonic() < deadline
 
@@ -69,7 +69,7 @@ def bound(engine: EngineThread) -> None:
 def create(engine: EngineThread) -> None:
     """Once the worker is there, which may have lost the engine too."""
     with visit(engine.url) as client:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             try:
                 client.call_blocking("session::create", {})
@@ -87,7 +87,7 @@ def test_watching_ends_quietly_when_nobody_reads_any_more(tmp_path: Path) -> Non
         watch.stdout.close()
         watch.stdout = None
         create(engine)
-        assert watch.wait(10) == 1
+        assert watch.wait(60) == 1
         assert said(watch) == ""
 
 
@@ -99,7 +99,7 @@ def test_watching_ends_with_the_reason_when_what_it_prints_cannot_be_kept(tmp_pa
         watching(engine, stdout=full) as watch,
     ):
         create(engine)
-        assert watch.wait(10) == 1
+        assert watch.wait(60) == 1
         assert (said(watch), said(watch)) == ("session-manager: No space left on device\n", "")
 
 
@@ -113,4 +113,4 @@ def test_watching_tells_that_the_engine_went_away_and_goes_on_when_it_is_back(tm
         assert watch.stdout is not None
         assert "created" in watch.stdout.readline()
         watch.send_signal(signal.SIGINT)
-        assert (watch.wait(10), said(watch)) == (0, "")
+        assert (watch.wait(60), said(watch)) == (0, "")

@@ -13,6 +13,7 @@ import pytest
 
 from session_manager.errors import StorageError
 from session_manager.stores.sqlite import SqliteStore
+from tests.contract.scenario import until
 from tests.faults.conftest import Figure
 from tests.faults.load import service, user
 
@@ -90,7 +91,7 @@ async def test_a_refused_one_disturbs_nothing_of_the_holder(tmp_path: Path) -> N
     await store.open()
     to = service(store)
     await to.call("session::ensure", {"session_id": "s"})
-    await store._writes.run(lambda: None)  # what is done behind an answer
+    await until((tmp_path / "sessions.db.mark").exists)  # it is made a moment after the answer
     before = {entry.name: os.stat(entry).st_ino for entry in tmp_path.iterdir()}
     with pytest.raises(StorageError):
         await SqliteStore(path).open()

@@ -78,7 +78,7 @@ async def following(later: LaterServer, target: StoreTarget) -> AsyncIterator[Mi
         await client.close()
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
@@ -265,7 +265,7 @@ async def test_words_on_their_way_are_updates_of_the_answer(later: LaterServer) 
                 entry = await store.entry(SESSION, message)
                 return entry is not None and words in entry.body.decode()
 
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not await shows():
                     await asyncio.sleep(0.01)
         later.say(*TOOLS[start:])
@@ -318,7 +318,7 @@ async def test_what_the_server_works_on_is_working_and_later_is_not(later: Later
     for active, status in ((True, "working"), (False, "error")):
         later.active = {SESSION} if active else set()
         async with following(later, StoreTarget(store)):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while (meta := (await store.session(SESSION)).meta) is None or meta.status != status:
                     await asyncio.sleep(0.01)
 

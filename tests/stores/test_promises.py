@@ -464,7 +464,7 @@ async def test_a_closed_store_refuses_and_does_not_hang(stage: InProcess) -> Non
         return  # there is nothing to close, or it belongs to another
     await store.close()
     with pytest.raises(StorageError):
-        await asyncio.wait_for(asyncio.ensure_future(store.commit(store.ahead(), Change("s", meta("s")))), 5)
+        await asyncio.wait_for(asyncio.ensure_future(store.commit(store.ahead(), Change("s", meta("s")))), 60)
     await stage.start()
 
 

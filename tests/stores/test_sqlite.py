@@ -121,16 +121,17 @@ async def test_a_read_begun_before_a_change_is_not_remembered_after_it(
 ) -> None:
     await put(store, Change("s", meta("s", title="old")))
     store._records.clear()
-    read, arrive = store._short_reads.run, asyncio.Event()
+    read, begun, arrive = store._short_reads.run, asyncio.Event(), asyncio.Event()
 
     async def late(*what: Any) -> Any:
         found = await read(*what)
+        begun.set()
         await arrive.wait()
         return found
 
     monkeypatch.setattr(store._short_reads, "run", late)
     reading = asyncio.ensure_future(store.session("s"))
-    await asyncio.sleep(0.05)
+    await begun.wait()
     monkeypatch.setattr(store._short_reads, "run", read)
     await put(store, Change("s", meta("s", title="new")))
     arrive.set()
@@ -173,7 +174,7 @@ async def test_what_one_change_does_to_a_batch_does_not_concern_other_sessions(s
 async def test_the_log_is_copied_and_shortened_when_nothing_is_written(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "IDLE", 0.05)
+    monkeypatch.setattr(store_module, "IDLE", 1.0)
     log = tmp_path / "sessions.db-wal"
     await until(lambda: log.stat().st_size == files.LOG_BYTES)
     await put(store, Change("s", entries=tuple(entry(f"x{n}", None, size=30_000) for n in range(300))))
@@ -217,11 +218,16 @@ async def test_a_commit_makes_no_file_longer(store: SqliteStore, tmp_path: Path)
         assert log.stat().st_size == files.LOG_BYTES
 
 
-async def test_what_is_written_before_the_log_has_its_length_is_kept(store: SqliteStore, tmp_path: Path) -> None:
-    log = tmp_path / "sessions.db-wal"
+async def test_what_is_written_before_the_log_has_its_length_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "SOON", 3600.0)
+    store, log = SqliteStore(tmp_path / "sessions.db"), tmp_path / "sessions.db-wal"
+    await store.open()
     await put(store, Change("s", meta("s"), "a", chain("a")))
     assert log.stat().st_size < files.LOG_BYTES, "the first change waits for nothing"
-    await until(lambda: log.stat().st_size == files.LOG_BYTES)
+    await store._writes.run(store._writing.lengthen_log)
+    assert log.stat().st_size == files.LOG_BYTES
     await put(store, Change("s", meta("s"), "b", (entry("b", "a"),)))
     after = tmp_path / "after"
     after.mkdir()
@@ -231,6 +237,7 @@ async def test_what_is_written_before_the_log_has_its_length_is_kept(store: Sqli
     await other.open()
     assert [one.id for one in (await other.path(PathQuery("s"))).entries] == ["a", "b"]
     await other.close()
+    await store.close()
 
 
 async def test_the_log_stays_bounded_under_readers_that_never_pause(
