@@ -66,11 +66,23 @@ class Intents:
                 else:
                     left.pop(session_id, None)
             self._path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+            self._begin_anew(_lines(True, left))
         except OSError as error:
             log.warning("changes under way are not noted", reason=error.strerror)
-        self._write(_lines(True, left), anew=False)
         return left
+
+    def _begin_anew(self, lines: bytes) -> None:
+        """Another file takes the place of the one that is there, which a kill in between must not empty."""
+        aside = self._path.with_suffix(".new")
+        file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        try:
+            os.write(file, lines)
+            os.replace(aside, self._path)
+        except OSError:
+            os.close(file)
+            raise
+        self._forget()
+        self._file = file
 
     async def begin(self, session_id: str) -> None:
         """Returns when it is noted that a change of the session may come."""
@@ -112,8 +124,9 @@ class Intents:
             return
         try:
             if anew:
-                os.ftruncate(self._file, 0)
-            os.write(self._file, lines)
+                self._begin_anew(lines)
+            else:
+                os.write(self._file, lines)
         except OSError as error:
             log.warning("changes under way are not noted any more", reason=error.strerror)
             self._forget()

@@ -33,7 +33,7 @@ from session_manager.events import (
     entry_event,
     open_envelope,
 )
-from session_manager.intents import Intents
+from session_manager.intents import COMPACT, Intents
 from session_manager.ledger import Ledger
 from session_manager.model import Entry, SessionMeta, Status
 from session_manager.store import Change, Session
@@ -777,6 +777,28 @@ async def test_intents_that_were_not_done_outlive_the_process(tmp_path: Path) ->
     second.done("c")
     await second.close()
     assert await Intents(path).open() == {"b\n"}
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+async def test_intents_outlive_a_start_and_a_compaction_that_are_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compacted: bool
+) -> None:
+    path = tmp_path / "intents"
+    first = Intents(path)
+    await first.open()
+    await first.begin("a")
+
+    def cut_off(*_: Any) -> None:
+        raise OSError("the process is killed here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("session_manager.intents.os.write", cut_off)
+        if compacted:
+            first._size = COMPACT + 1
+            await first.begin("b")
+        else:
+            assert await Intents(path).open() == {"a"}
+    assert await Intents(path).open() == {"a"}
 
 
 async def test_a_disk_that_hangs_while_intents_are_read_does_not_stop_the_event_loop(tmp_path: Path) -> None:
