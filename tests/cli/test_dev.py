@@ -15,13 +15,17 @@ from tests.wire import COMMAND, clean_environment
 
 @contextmanager
 def ready(directory: Path, *options: str, **environment: str) -> Iterator[str]:
-    """The line that says so; the process is there until the block ends."""
+    """What it says then; the process is there until the block ends."""
     command = [*COMMAND, "dev", "--port", "0", *options]
-    said = clean_environment(**environment)
-    with subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, text=True, env=said) as process:
+    environment = clean_environment(**environment)
+    with subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
-            yield next((line for line in process.stdout if "is ready on" in line), "")
+            lines: list[str] = []
+            while not (lines and lines[-1].startswith("Ctrl+C")):
+                lines.append(process.stdout.readline())
+                assert lines[-1], "it has ended"
+            yield "".join(lines)
         finally:
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 0
@@ -32,13 +36,15 @@ def test_the_database_that_it_names_is_where_relative_paths_start(compose: bool,
     project, here = tmp_path / "project", tmp_path / "here"
     here.mkdir()
     database = (project if compose else here) / "data" / "session-manager" / "sessions.db"
-    with ready(here, **({"III_COMPOSE_DIR": str(project)} if compose else {})) as line:
-        assert f"its conversations in {database}." in line
+    with ready(here, **({"III_COMPOSE_DIR": str(project)} if compose else {})) as said:
+        assert f"its conversations in {database}." in said
+        assert "it finds everything there" in said
         assert database.exists()
     assert (project / "data").exists() is compose
 
 
 def test_what_the_configuration_says_is_what_it_names(tmp_path: Path) -> None:
     (tmp_path / "seed.yaml").write_text("adapter: {name: memory}")
-    with ready(tmp_path, "--config", "seed.yaml") as line:
-        assert "its conversations in memory." in line
+    with ready(tmp_path, "--config", "seed.yaml") as said:
+        assert "its conversations in memory." in said
+        assert "it finds everything there" not in said

@@ -27,7 +27,7 @@ session-manager is ready on {url}, its conversations in {place}. Try, in another
   session-manager call session::create title=hello
   session-manager call session::list
 
-Ctrl+C stops it; started again, it finds everything there.
+Ctrl+C stops it; {end}.
 """
 
 
@@ -71,4 +71,8 @@ def _why(error: Exception, port: int) -> str:
 
 
 def _announce(url: str, worker: Worker) -> None:
-    click.echo(NEXT.format(url=url, place=worker.store_place))
+    from session_manager.stores import MEMORY
+
+    place = worker.store_place
+    end = "what is in memory is gone then" if place == MEMORY else "started again, it finds everything there"
+    click.echo(NEXT.format(url=url, place=place, end=end))

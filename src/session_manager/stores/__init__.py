@@ -91,6 +91,9 @@ async def opened(url: str, store: Store) -> AsyncIterator[Store]:
         await store.close()
 
 
+MEMORY = "memory"
+
+
 def where(adapter: Adapter, base: Path) -> str:
     """Where an adapter keeps conversations, for people."""
     match adapter:
@@ -101,7 +104,7 @@ def where(adapter: Adapter, base: Path) -> str:
         case BridgeAdapter():
             return adapter.config.url
         case MemoryAdapter():
-            return "memory"
+            return MEMORY
 
 
 def _adapter(url: str) -> tuple[str, Any]:
