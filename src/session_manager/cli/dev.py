@@ -13,7 +13,7 @@ from session_manager import config, logs
 from session_manager.cli import serve
 from session_manager.cli.ending import Ending
 from session_manager.cli.options import PORT
-from session_manager.terminal import fail
+from session_manager.terminal import concealed, fail
 
 if TYPE_CHECKING:
     from session_manager.edge.worker import Worker
@@ -73,6 +73,6 @@ def _why(error: Exception, port: int) -> str:
 def _announce(url: str, worker: Worker) -> None:
     from session_manager.stores import MEMORY
 
-    place = worker.store_place
+    place = concealed(worker.store_place)
     end = "what is in memory is gone then" if place == MEMORY else "started again, it finds everything there"
     click.echo(NEXT.format(url=url, place=place, end=end))
