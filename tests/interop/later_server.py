@@ -150,10 +150,10 @@ class LaterServer:
         if url.path == "/api/health":
             self._json(request, {"healthy": True, "version": "2.1.2"})
         elif url.path == "/api/session":
-            rows = [] if "cursor" in query else [{"id": id_} for id_ in self.logs]
+            rows = [] if "cursor" in query else [{"id": id_} for id_ in list(self.logs)]  # events happen meanwhile
             self._json(request, {"data": rows, "cursor": {"next": "more" if rows else None}})
         elif url.path == "/api/session/active":
-            self._json(request, {"data": {id_: {"type": "running"} for id_ in self.active}})
+            self._json(request, {"data": {id_: {"type": "running"} for id_ in list(self.active)}})
         elif url.path == "/api/event":
             self._live(request)
         elif parts[:3] == ["api", "experimental", "session"] and parts[3] in self.logs and parts[4] == "log":
