@@ -70,6 +70,8 @@ class Configuration:
         #: What is in force, and what is on disk: an invalid edit by hand is only the latter.
         self._entries: dict[str, Entry] = self._files.load() if self._files else {}
         self._stored = dict(self._entries)
+        self._written = False
+        """Whether a file was written since the files were looked at: it may be gone again by the next look."""
         self._subscribers: dict[str, tuple[Binding, dict[str, Any]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         router.bindings.register_type(
@@ -187,6 +189,7 @@ class Configuration:
                 self._files.write(entry)
             except OSError as error:
                 raise Refused("ADAPTER_ERROR", str(error)) from error
+            self._written = True
         before = self._stored.get(entry.id)
         self._entries[entry.id] = self._stored[entry.id] = entry
         return before
@@ -197,9 +200,10 @@ class Configuration:
         seen = files.signature()
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            if files.signature() == seen:
+            if files.signature() == seen and not self._written:
                 continue
             await asyncio.sleep(_SETTLE_S)
+            self._written = False
             seen, found = files.signature(), files.load()
             if self._router.disorder.unkindness.slow_files:
                 await asyncio.sleep(self._router.disorder.unkindness.slow_files)
