@@ -16,10 +16,13 @@ def place(base: Path, given: str) -> Path:
         named = base / Path(given).expanduser()
     except RuntimeError:
         raise StorageError("there is no home directory for the `~` of the path") from None
+    found = Path(os.path.realpath(named))
     try:
-        return named.resolve()
-    except RuntimeError:  # an OSError when it is opened, from Python 3.13 on
-        raise StorageError("the path is a link that leads to itself") from None
+        found.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise StorageError("the path is a link that leads to itself") from None
+    return found
 
 
 def prepare_directory(directory: Path) -> None:
