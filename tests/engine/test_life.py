@@ -115,7 +115,10 @@ NEWER = "PRAGMA user_version = 99; PRAGMA application_id = 0x53455353; CREATE TA
 
 INCURABLE: dict[str, tuple[Any, str]] = {
     "a database of a newer program": (SQLITE, "the database has schema version 99"),
-    "a file that is no database": (SQLITE, "session/storage: the database failed (SQLITE_NOTADB)"),
+    "a file that is no database": (
+        SQLITE,
+        "session/storage: the database failed (SQLITE_NOTADB): the file is no SQLite database",
+    ),
     "a directory instead of a file": (SQLITE, "session/storage: the database failed"),
     "a file instead of a directory": (
         {"adapter": {"name": "fs", "config": {"data_dir": "sessions.db/data"}}},
