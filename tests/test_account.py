@@ -145,7 +145,9 @@ async def test_only_what_somebody_listens_to_is_listed_before_it_is_told(tmp_pat
     keeping.cancel()
     account._ledger._forget()  # as a kill leaves it
     account._files.stop()
-    past = Ledger(tmp_path / "told.db").open(Told())
+    ledger = Ledger(tmp_path / "told.db")
+    past = ledger.open(Told())
+    ledger.abandon()
     assert past is not None
     assert past.doubtful == {"wanted", "mine", "relayed"}
 

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -881,8 +882,8 @@ async def test_what_the_last_bridge_left_untold_stays_listed_until_it_was_compar
     bridge = await _compared(account, tmp_path, Change("s", META_OF_S))
 
     def left() -> bytes:
-        db = sqlite3.connect(f"file:{tmp_path / 'told.db'}?immutable=1", uri=True)
-        return b"".join(line for (line,) in db.execute("SELECT line FROM listed"))
+        with closing(sqlite3.connect(f"file:{tmp_path / 'told.db'}?immutable=1", uri=True)) as db:
+            return b"".join(line for (line,) in db.execute("SELECT line FROM listed"))
 
     async def saved() -> None:
         await account._save()

@@ -106,6 +106,7 @@ async def test_what_is_durable_is_told_before_whoever_waits_and_also_when_nobody
     await settled  # who gave up waiting does not concern who waits for the same change
     await writers.thread.finish()
     await asyncio.gather(*others)
+    await until(lambda: bool(told_before))
     assert told_before == [[1, 2, 3]]
 
 
