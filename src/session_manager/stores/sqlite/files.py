@@ -42,7 +42,7 @@ def prepare(path: Path) -> bytes:
 def connect(path: Path, synchronous: str = "FULL", *, read_only: bool = False) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
     connection = sqlite3.connect(
-        uri, BUSY_MS / 1000, uri=True, isolation_level=None, check_same_thread=False, cached_statements=256
+        uri, timeout=BUSY_MS / 1000, uri=True, isolation_level=None, check_same_thread=False, cached_statements=256
     )
     try:
         if not read_only:
