@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin
 
 from session_manager.dev import Engine, EngineThread, Unkindness
+from session_manager.dev.entries import Entry, Files
 from tests.dev.client import PATIENCE_S, Failed, Peer, eventually, peer, unique
 from tests.engines import free_port, wait_for_port
 
@@ -188,6 +190,29 @@ async def test_a_peer_that_speaks_no_http_is_dropped() -> None:
         writer.close()
         async with peer(engine.url) as client:
             await client.settled()
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n", b"GET /otel HTTP/1.1\r\nHost: x\r\n\r\n"])
+async def test_an_engine_that_stops_drops_also_whoever_is_no_worker(said: bytes) -> None:
+    engine = Engine()
+    await engine.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", engine.port)
+    writer.write(said)
+    await engine.stop()
+    with contextlib.suppress(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), PATIENCE_S)
+    writer.close()
+
+
+async def test_entries_are_not_gone_while_their_directory_is_away(tmp_path: Path) -> None:
+    files = Files(tmp_path / "engine")
+    files.write(Entry("kept", "N", "D", None, 1))
+    (tmp_path / "engine").rename(tmp_path / "elsewhere")
+    assert files.load() is None
+    (tmp_path / "elsewhere").rename(tmp_path / "engine")
+    assert list(files.load() or ()) == ["kept"]
+    (tmp_path / "engine" / "kept.yaml").unlink()
+    assert files.load() == {}
 
 
 def test_in_a_thread_it_serves_others_and_comes_back_on_the_same_port(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ async def test_a_truncated_file_is_refused(whole: bytes) -> None:
         (b'{"info":{"id":"ses_1"},"messages":[{"info":{"role":"user"},"parts":[]}]}', "no id"),
         (b'{"info":{"id":"ses_1"},"messages":[{"info":{"id":"m","role":"user"},"parts":{}}]}', "neither generation"),
         (b'[{"id":"msg_1","type":"user","text":"x"}]', "does not name its session"),
-        (b'{"info":{"id":"ses_1"},"messages":[],}', "property name"),
+        (b'{"info":{"id":"ses_1"},"messages":[],}', "line 1 column"),
         ("﻿[".encode(), "the file"),
         (b'\xff\xfe{"info"', "no JSON"),
     ],

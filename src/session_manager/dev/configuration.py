@@ -68,7 +68,7 @@ class Configuration:
         self._environment = os.environ if environment is None else environment
         self._files = Files(directory) if directory is not None else None
         #: What is in force, and what is on disk: an invalid edit by hand is only the latter.
-        self._entries: dict[str, Entry] = self._files.load() if self._files else {}
+        self._entries: dict[str, Entry] = (self._files.load() if self._files else None) or {}
         self._stored = dict(self._entries)
         self._written = False
         """Whether a file was written since the files were looked at: it may be gone again by the next look."""
@@ -207,7 +207,8 @@ class Configuration:
             seen, found = files.signature(), files.load()
             if self._router.disorder.unkindness.slow_files:
                 await asyncio.sleep(self._router.disorder.unkindness.slow_files)
-            self._reload(found)
+            if found is not None:
+                self._reload(found)
 
     def _reload(self, found: dict[str, Entry]) -> None:
         for entry_id, fresh in found.items():

@@ -56,8 +56,8 @@ class Files:
             seen[path.name] = stat.st_mtime_ns, stat.st_size, stat.st_ino
         return seen
 
-    def load(self) -> dict[str, Entry]:
-        """All entries whose files can be read, without schemas."""
+    def load(self) -> dict[str, Entry] | None:
+        """All entries whose files can be read, without schemas; None while the directory is away."""
         found = {}
         for path in sorted(self._directory.glob("*.yaml")):
             try:
@@ -67,7 +67,7 @@ class Files:
                 log.warning("a configuration file cannot be read", path=str(path), error=str(error))
                 continue
             found[fields["id"]] = Entry(schema=None, **fields)
-        return found
+        return found if self._directory.is_dir() else None
 
     def write(self, entry: Entry) -> None:
         """Replace an entry's file in one step."""

@@ -69,7 +69,7 @@ class Engine:
         self._environment = environment
         self._grace_s = _grace_s() if grace_s is None else grace_s
         self._sockets: dict[Socket, Connection] = {}
-        self._others: set[Socket] = set()
+        self._connected: set[Socket] = set()
         self._server: asyncio.Server | None = None
 
     @property
@@ -101,10 +101,14 @@ class Engine:
         server, self._server = self._server, None
         if server is None:
             return
+        for listening in server.sockets:
+            asyncio.get_running_loop().remove_reader(listening)
+        for _ in range(2):  # the turns that it takes until somebody who was let in is connected
+            await asyncio.sleep(0)
         server.close()
         self._worker.stop()
         self._configuration.stop()
-        for socket in [*self._sockets, *self._others]:
+        for socket in list(self._connected):
             socket.abort()
             self._ended(socket)
         await asyncio.sleep(0)
@@ -143,19 +147,17 @@ class Engine:
     # --- sockets ---
 
     def _socket(self) -> Socket:
-        return Socket(self._opened, self._ended, nagle=self._nagle)
+        return Socket(self._opened, self._ended, self._connected, nagle=self._nagle)
 
     def _opened(self, socket: Socket, path: str) -> None:
         if path != "/":
-            self._others.add(socket)  # telemetry, discarded
-            return
+            return  # telemetry, discarded
         connection = Connection(socket, socket.ip_address)
         self._sockets[socket] = connection
         socket.on_message = lambda message: self._received(connection, message)
         self._router.connect(connection, self._grace_s)
 
     def _ended(self, socket: Socket) -> None:
-        self._others.discard(socket)
         connection = self._sockets.pop(socket, None)
         if connection is not None:
             self._router.disconnect(connection)

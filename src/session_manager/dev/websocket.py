@@ -27,18 +27,21 @@ class Socket(asyncio.Protocol):
     """One WebSocket.
 
     `on_open(socket, path)` is called once the handshake is done, `on_message` with every complete message, `on_end`
-    once when the peer said goodbye, broke a limit or vanished.
+    once when the peer said goodbye, broke a limit or vanished. It is one of `connected` as long as there is a
+    connection, whatever is said on it.
     """
 
     def __init__(
         self,
         on_open: Callable[[Socket, str], None],
         on_end: Callable[[Socket], None],
+        connected: set[Socket],
         *,
         nagle: bool,
     ) -> None:
         self._on_open = on_open
         self._on_end = on_end
+        self._connected = connected
         self._nagle = nagle
         self._ws = ServerProtocol(max_size=MAX_MESSAGE)
         self._parts: list[bytes] = []
@@ -82,6 +85,7 @@ class Socket(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self._connected.add(self)
         if self._nagle:
             raw = transport.get_extra_info("socket")
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
@@ -106,6 +110,7 @@ class Socket(asyncio.Protocol):
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._connected.discard(self)
         self._end()
 
     def _shake_hands(self, request: Request) -> None:
