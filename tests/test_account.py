@@ -405,19 +405,22 @@ async def test_labels_of_which_nobody_wanted_to_hear_count_for_a_deletion_too(li
         assert life.heard == [("deleted", "s")]
 
 
+BLUE_ENDS: Binds = ("session::deleted", {"metadata": BLUE}), ("session::created", {})
+FIRST, AGAIN = changed(5, labels=BLUE, created_at=5), changed(8, labels=RED, created_at=8)
+"""A session, and the one that is made under its id when it is gone."""
+
+
 @pytest.mark.parametrize("saved", [True, False])
 async def test_of_a_session_that_was_made_again_the_deletion_is_told_with_the_labels_of_the_first(
     lives: Lives, saved: bool
 ) -> None:
-    binds: Binds = ("session::deleted", {"metadata": BLUE}), ("session::created", {})
-    async with lives(*binds) as life:
-        blue, red = changed(5, labels=BLUE, created_at=5), changed(8, labels=RED, created_at=8)
-        await life.make(put(blue), Created.of(blue), labels=BLUE)
+    async with lives(*BLUE_ENDS) as life:
+        await life.make(put(FIRST), Created.of(FIRST), labels=BLUE)
         if saved:
             await life.saved()
         await life.make(GONE, Deleted(session_id="s", timestamp=7), labels=BLUE, told=False)
-        await life.store.commit(life.store.ahead(), put(red))
-    async with lives(*binds) as life:
+        await life.store.commit(life.store.ahead(), put(AGAIN))
+    async with lives(*BLUE_ENDS) as life:
         assert life.heard == [("deleted", "s"), ("created", "s")]
 
 
@@ -440,15 +443,13 @@ async def test_a_session_that_is_made_again_before_its_end_could_be_told_is_told
     lives: Lives, saved: bool
 ) -> None:
     """By a call that comes before what was missed is told."""
-    binds: Binds = ("session::deleted", {"metadata": BLUE}), ("session::created", {})
-    async with lives(*binds) as life:
-        blue, red = changed(5, labels=BLUE, created_at=5), changed(8, labels=RED, created_at=8)
-        await life.make(put(blue), Created.of(blue), labels=BLUE)
+    async with lives(*BLUE_ENDS) as life:
+        await life.make(put(FIRST), Created.of(FIRST), labels=BLUE)
         if saved:
             await life.saved()
         await life.store.commit(life.store.ahead(), GONE)
-    async with lives(*binds, bound=False) as life:
-        await life.make(put(red), Created.of(red), labels=RED)
+    async with lives(*BLUE_ENDS, bound=False) as life:
+        await life.make(put(AGAIN), Created.of(AGAIN), labels=RED)
         await life.bound()
         assert life.heard == [("deleted", "s"), ("created", "s")]
 

@@ -44,6 +44,11 @@ def maybe(strategy: Any) -> Any:
     return st.one_of(st.none(), strategy)
 
 
+def id_of(one: Any, met: Sequence[str]) -> Any:
+    """What a rule was given for an id: itself, or one that was met."""
+    return met[-1 - one % len(met)] if type(one) is int else one
+
+
 def blocks(text: str) -> list[dict[str, Any]]:
     return [{"type": "text", "text": text}]
 
@@ -128,7 +133,7 @@ class Stores(RuleBasedStateMachine):
     def call(self, function: str, **payload: Any) -> Any:
         """The reply or error, the same from every store."""
         for key in payload.keys() & {"session_id", *ENTRY_KEYS}:
-            payload[key] = self.id_of(payload[key], self.made if key == "session_id" else self.met)
+            payload[key] = id_of(payload[key], self.made if key == "session_id" else self.met)
 
         async def ask(stage: InProcess) -> tuple[str, Any]:
             try:
@@ -205,9 +210,6 @@ class Stores(RuleBasedStateMachine):
     def keep_cursor(self, reply: Any) -> None:
         if reply is not None and "next_cursor" in reply:
             self.cursors.append(reply["next_cursor"])
-
-    def id_of(self, one: Any, met: Sequence[str]) -> Any:
-        return met[-1 - one % len(met)] if type(one) is int else one
 
     def meet(self, *ids: str) -> None:
         self.met += [id_ for id_ in ids if id_ not in self.met]
@@ -291,7 +293,7 @@ class Stores(RuleBasedStateMachine):
         custom=st.booleans(),
     )
     def put_entry(self, session_id: str, id_: str, parent_id: Any, revision: int, message: Any, custom: bool) -> None:
-        id_, parent_id = self.id_of(id_, self.met), self.id_of(parent_id, self.met)
+        id_, parent_id = id_of(id_, self.met), id_of(parent_id, self.met)
         entry: dict[str, Any] = {"id": id_, "parent_id": parent_id, "timestamp": OLD, "revision": revision}
         if custom:
             entry |= {"kind": "custom", "custom_type": "c", "data": None}
@@ -309,7 +311,7 @@ class Stores(RuleBasedStateMachine):
         metadata=maybe(LABELS),
     )
     def put_meta(self, session_id: Any, count: int, metadata: Any, **fields: Any) -> None:
-        fields["session_id"] = self.id_of(session_id, self.made)
+        fields["session_id"] = id_of(session_id, self.made)
         meta = {**fields, "description": "", "message_count": count}
         self.call("store::put-meta", meta=meta if metadata is None else {**meta, "metadata": metadata})
 
