@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +157,7 @@ async def test_what_one_change_does_to_a_batch_does_not_concern_other_sessions(s
         done = asyncio.get_running_loop().create_future()
         from session_manager.stores.pending import _Queued
 
-        item = _Queued(change, 0, None, [done])
+        item = _Queued(change, 0, None, None, [done])
         queued._queue.append(item)
         queued._by_session.setdefault(change.session_id, []).append(item)
         commits.append(done)
@@ -237,6 +239,50 @@ async def test_what_is_written_before_the_log_has_its_length_is_kept(
     await other.open()
     assert [one.id for one in (await other.path(PathQuery("s"))).entries] == ["a", "b"]
     await other.close()
+    await store.close()
+
+
+async def test_nobody_writes_to_the_log_while_it_is_made_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may have taken the database unseen; zeros would cover what it writes."""
+    monkeypatch.setattr(store_module, "SOON", 3600.0)
+    store = SqliteStore(tmp_path / "sessions.db")
+    await store.open()
+    fstat, refused = os.fstat, list[str]()
+
+    def meanwhile(fd: int) -> os.stat_result:
+        told = fstat(fd)
+        with closing(sqlite3.connect(tmp_path / "sessions.db", timeout=0)) as other:
+            try:
+                other.execute("UPDATE sequence SET last = 7")
+                other.commit()
+            except sqlite3.OperationalError as error:
+                refused.append(str(error))
+        return told
+
+    monkeypatch.setattr(os, "fstat", meanwhile)
+    await store._writes.run(store._writing.lengthen_log)
+    monkeypatch.undo()
+    assert refused == ["database is locked"]
+    await store.close()
+
+
+async def test_a_log_that_is_not_ours_any_more_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "SOON", 3600.0)
+    path, log = tmp_path / "sessions.db", tmp_path / "sessions.db-wal"
+    store = SqliteStore(path)
+    await store.open()
+    log.rename(tmp_path / "gone")
+    log.write_bytes(b"of another database")
+    await store._writes.run(store._writing.lengthen_log)
+    assert log.read_bytes() == b"of another database"
+    log.unlink()
+    (tmp_path / "gone").rename(log)
+    store._writing._let_go()
+    length = log.stat().st_size if log.exists() else None
+    store._writing.lengthen_log()
+    assert (log.stat().st_size if log.exists() else None) == length
     await store.close()
 
 
@@ -364,3 +410,14 @@ async def test_too_much_that_waits_is_refused_and_not_piled_up(
     assert all("try again" in str(error) for error in refused)
     assert len(await store.metas()) == 11
     await put(store, Change("s", meta("s")))
+
+
+async def test_who_hears_early_of_a_change_finds_it_in_the_file(store: SqliteStore, tmp_path: Path) -> None:
+    found: list[object] = []
+
+    def look() -> None:
+        with closing(sqlite3.connect(tmp_path / "sessions.db")) as database:
+            found.extend(database.execute("SELECT id FROM session").fetchall())
+
+    await store.commit(store.ahead(), Change("s", meta("s")), early=look)
+    assert found == [("s",)]

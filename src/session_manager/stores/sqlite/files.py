@@ -8,6 +8,7 @@ from pathlib import Path
 
 from session_manager.errors import StorageError
 from session_manager.stores.directories import sync_directory
+from session_manager.stores.sqlite.glance import Identity
 from session_manager.stores.sqlite.schema import APPLICATION_ID, STEPS, VERSION
 
 CHECKPOINT_PAGES = 1000
@@ -62,17 +63,23 @@ def log_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
-def lengthen(log: Path) -> None:
-    """Makes the log file as long as it is to be. SQLite takes zeros behind its last commit for what they are: nothing.
-    Raises OSError."""
-    fd = os.open(log, os.O_WRONLY | os.O_CLOEXEC)
+def lengthen(connection: sqlite3.Connection, log: Path, identity: Identity) -> None:
+    """Makes the log file of a connection as long as it is to be, if it is still the one there. SQLite takes zeros
+    behind its last commit for what they are: nothing. No other connection can write to the log meanwhile, which it
+    would where a process has lost the database to another and does not know yet. Raises OSError or sqlite3.Error."""
+    connection.execute("BEGIN IMMEDIATE")
     try:
-        length = os.fstat(fd).st_size
-        if length < LOG_BYTES:
-            os.pwrite(fd, bytes(LOG_BYTES - length), length)
-            os.fsync(fd)
+        fd = os.open(log, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(fd)
+            length = found.st_size
+            if length < LOG_BYTES and (found.st_dev, found.st_ino) == identity:
+                os.pwrite(fd, bytes(LOG_BYTES - length), length)
+                os.fsync(fd)
+        finally:
+            os.close(fd)
     finally:
-        os.close(fd)
+        connection.execute("ROLLBACK")
 
 
 def gone() -> StorageError:

@@ -226,10 +226,13 @@ class Writing:
             self.empty_log("RESTART")
 
     def lengthen_log(self) -> None:
+        if self.connection is None or self._opened is None:
+            return
+        _, identity = self._opened
         try:
-            files.lengthen(self._log_path)
-        except OSError as error:
-            log.warning("the log could not be made longer beforehand", error=error.strerror)
+            files.lengthen(self.connection, self._log_path, identity)
+        except (OSError, sqlite3.Error) as error:
+            log.warning("the log could not be made longer beforehand", error=str(error))
 
     def empty_log(self, how: Literal["TRUNCATE", "RESTART"] = "TRUNCATE") -> None:
         """Waits a moment for those who read from the log, copies it into the database file, and truncates it or has it
