@@ -152,6 +152,20 @@ async def test_only_what_somebody_listens_to_is_listed_before_it_is_told(tmp_pat
     assert past.doubtful == {"wanted", "mine", "relayed"}
 
 
+async def test_until_the_bindings_are_there_anybody_may_be_to_be_told(tmp_path: Path) -> None:
+    gone = [Emission(Deleted(session_id="s", timestamp=1), None)]
+    starting = Account(Hub(), tmp_path / "starting.db", backlog, under_way)  # type: ignore[arg-type] # all that is needed
+    assert starting.concern(gone)
+    account, bindings, _, keeping = await kept(tmp_path / "told.db")
+    assert not account.concern(gone)
+    bindings.add(binding("else", "session::created", "f", {}))
+    assert not account.concern(gone)
+    bindings.add(binding("one", "session::deleted", "f", {"session_id": "s"}))
+    assert account.concern(gone)
+    keeping.cancel()
+    await account.close(clean=True)
+
+
 async def test_who_binds_while_a_change_is_on_its_way_is_told_after_it_was_listed(tmp_path: Path) -> None:
     account, bindings, parcels, keeping = await kept(tmp_path / "told.db")
     gone = [Emission(Deleted(session_id="s", timestamp=1), None)]

@@ -286,11 +286,17 @@ class Failing(MemoryStore):
         self.room, self.why = room, why
         self.taken: list[Change] = []
 
-    def commit(self, view: View, change: Change, durable: Callable[[], None] | None = None) -> Awaitable[int]:
+    def commit(
+        self,
+        view: View,
+        change: Change,
+        durable: Callable[[], None] | None = None,
+        early: Callable[[], None] | None = None,
+    ) -> Awaitable[int]:
         if len(self.taken) >= self.room:
             raise StorageError(self.why)
         self.taken.append(change)
-        return super().commit(view, change, durable)
+        return super().commit(view, change, durable, early)
 
 
 async def test_a_very_large_session_goes_over_in_parts_its_record_last_and_is_continued() -> None:

@@ -13,10 +13,12 @@ import msgspec
 import pytest
 
 from session_manager.dev import EngineThread
-from session_manager.edge import quick
+from session_manager.edge import haste
 from session_manager.edge.client import Client, InvocationError
+from session_manager.edge.outlet import Early
 from session_manager.errors import SessionNotFound
 from session_manager.model import encode
+from tests.contract.scenario import until
 
 PONG = b"\x8a\x00"
 """A frame that may come at any time and asks for nothing."""
@@ -121,15 +123,15 @@ def test_a_defect_is_told_without_its_details(pair: Counting, caplog: pytest.Log
     assert pair.caller.call_blocking("test::echo", 1) == 1, "and the worker goes on"
 
 
-@pytest.mark.parametrize("asked", [7, "x" * (quick.SMALL + 1)], ids=["short", "long"])
+@pytest.mark.parametrize("asked", [7, "x" * (haste.SMALL + 1)], ids=["short", "long"])
 @pytest.mark.parametrize(("load", "took"), [(0.0, 0.0), (100.0, 0.01)], ids=["at once", "in a crowd"])
 def test_an_answer_that_the_engine_loses_because_it_came_too_soon_is_sent_again(
     pair: Counting, monkeypatch: pytest.MonkeyPatch, load: float, took: float, asked: int | str
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(quick, "GLANCE", 0.0)
-    monkeypatch.setattr(quick, "SOON_IN_A_CROWD" if load else "SOON_ALONE", 5.0)  # the machine may be a slow one
+    monkeypatch.setattr(haste, "GLANCE", 0.0)
+    monkeypatch.setattr(haste, "SOON_IN_A_CROWD" if load else "SOON_ALONE", 5.0)  # the machine may be a slow one
 
     async def echo(payload: object) -> object:
         await asyncio.sleep(took)
@@ -154,12 +156,12 @@ def test_a_long_answer_among_others_is_held_back_until_the_engine_has_filed_its_
     pair: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
-    long = "x" * (quick.SMALL + 1)
-    monkeypatch.setattr(quick, "SOON", 3600.0)
-    pair.server._iii._crowd = quick._Crowd()
+    long = "x" * (haste.SMALL + 1)
+    monkeypatch.setattr(haste, "SOON", 3600.0)
+    pair.server._iii._crowd = haste.Crowd()
     assert pair.caller.call_blocking("test::echo", long) == long, "it was alone"
-    monkeypatch.setattr(quick, "SOON", 0.2)
-    pair.server._iii._crowd, pair.server._iii._among = quick._Crowd(), float("inf")
+    monkeypatch.setattr(haste, "SOON", 0.2)
+    pair.server._iii._crowd, pair.server._iii._among = haste.Crowd(), float("inf")
     began = time.monotonic()
     assert pair.caller.call_blocking("test::echo", long) == long
     assert time.monotonic() - began >= 0.2
@@ -224,3 +226,94 @@ def test_a_delivery_waits_for_a_connection_that_is_down_and_goes_out_then() -> N
         assert pair.seen[-1]["n"] == 2
         pair.caller.shutdown()
         pair.server.shutdown()
+
+
+class Writing:
+    """A function whose change takes until `known` before the event loop knows of it, and is durable before that."""
+
+    def __init__(self, pair: Counting) -> None:
+        self.pair = pair
+        self.known = asyncio.Event()
+        self.changed = False
+        self.early: list[bool] = []
+        pair.server.register_function("test::write", self._alone, "", {}, None, None, self._write)
+        pair.server.register_function("test::read", self._read, "", {}, None, None)
+        pair.caller_wait("test::read")
+
+    async def _alone(self, data: Any) -> Any:
+        self.early.append(False)
+        return data
+
+    async def _write(self, data: Any, *, early: Early) -> Any:
+        self.early.append(True)
+        early.say(data)
+        await asyncio.to_thread(early.leave)
+        await self.known.wait()
+        self.changed = True
+        return data
+
+    async def _read(self, data: Any) -> Any:
+        return self.changed
+
+
+async def test_an_answer_may_leave_before_the_event_loop_knows(pair: Counting) -> None:
+    writing = Writing(pair)
+    assert await asyncio.to_thread(pair.caller.call_blocking, "test::write", 1) == 1
+    assert not writing.changed
+    pair.server.loop.call_soon_threadsafe(writing.known.set)
+
+
+async def test_whoever_asks_because_of_an_early_answer_sees_what_it_told(pair: Counting) -> None:
+    writing = Writing(pair)
+
+    async def write_then_read() -> Any:
+        await pair.caller.call("test::write", {})
+        asked = asyncio.ensure_future(pair.caller.call("test::read", {}))
+        await until(lambda: asked.done() or len(pair.server._iii._answering) == 2)
+        assert not asked.done()
+        pair.server.loop.call_soon_threadsafe(writing.known.set)
+        return await asked
+
+    assert await asyncio.to_thread(pair.caller.run, write_then_read()) is True
+
+
+async def test_an_early_answer_is_not_sent_by_the_event_loop_as_well(
+    pair: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(haste, "SOON_ALONE", 0.0)
+    monkeypatch.setattr(haste, "SOON", 0.0)
+    writing = Writing(pair)
+    sent: list[bytes] = []
+    send = pair.server._iii._send_frame
+
+    async def noted(frame: bytes) -> bool:
+        sent.append(frame)
+        return await send(frame)
+
+    monkeypatch.setattr(pair.server._iii, "_send_frame", noted)
+    pair.server.loop.call_soon_threadsafe(writing.known.set)
+    assert await asyncio.to_thread(pair.caller.call_blocking, "test::write", 1) == 1
+    assert await asyncio.to_thread(pair.caller.call_blocking, "test::read", {}) is True
+    assert len(sent) == 1, "of the reading only"
+
+
+async def test_an_early_answer_that_came_too_soon_is_sent_again(
+    pair: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(haste, "SOON_ALONE", 3600.0)
+    writing = Writing(pair)
+    monkeypatch.setattr(pair.server._iii._outlet, "aside", lambda frame: True)  # and it is lost
+    pair.server.loop.call_soon_threadsafe(writing.known.set)
+    assert await asyncio.to_thread(pair.caller.call_blocking, "test::write", 1) == 1
+
+
+async def test_a_call_among_others_is_answered_by_the_event_loop(pair: Counting) -> None:
+    """Then answers go out together, which costs each of them less."""
+    writing = Writing(pair)
+    writing.known.set()
+
+    async def at_once() -> Any:
+        return await asyncio.gather(*(pair.caller.call("test::write", n) for n in range(20)))
+
+    assert await asyncio.to_thread(pair.caller.run, at_once()) == list(range(20))
+    assert not all(writing.early)

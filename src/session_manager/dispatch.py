@@ -19,9 +19,9 @@ from session_manager.events import Emission
 from session_manager.functions import FUNCTIONS, Function, Kind
 from session_manager.locks import SessionLocks
 from session_manager.model import decode, encode
-from session_manager.outcome import Outcome, Reloader, Tools
+from session_manager.outcome import Early, Outcome, Reloader, Tools
 from session_manager.paging import Limits
-from session_manager.store import Change, Store
+from session_manager.store import Change, Store, View
 
 log = structlog.get_logger("session_manager.dispatch")
 
@@ -45,8 +45,19 @@ class Runtime(Struct, frozen=True):
     announced: Callable[[str], Awaitable[None]] | None = None
     """Waits until the events of a session that were published so far have left for whoever tells them, or could not at
     once. None where `publish` itself tells everybody."""
+    concern: Callable[[Sequence[Emission]], bool] = lambda _: True
+    """Whether anybody is to be told of these events. Where nobody is, a reply may leave before them."""
     replayed: Callable[[], None] = lambda: None
     """Is called when subscribers were told all that the store held when it was put into force while calls ran."""
+
+
+class _Call(Struct, frozen=True):
+    """A call on its way."""
+
+    runtime: Runtime
+    function: Function
+    request: Any
+    early: Early | None
 
 
 class Service:
@@ -65,15 +76,16 @@ class Service:
         """The reply of one function as plain JSON values. Raises SessionManagerError."""
         return decode(encode(await self.answer(self._functions[function_id], payload)))
 
-    async def answer(self, function: Function, payload: Any) -> Any:
-        """The reply as something to be encoded: a reply struct, or plain values with stored JSON in them as it is."""
+    async def answer(self, function: Function, payload: Any, early: Early | None = None) -> Any:
+        """The reply as something to be encoded: a reply struct, or plain values with stored JSON in them as it is. It
+        may have left by way of `early` before."""
         request = await read(function.read_as or function.request, payload)
         runtime = self.runtime
         # A reload waits for the calls on the store that it replaces, so it must not be one of them.
         store = 0 if function.kind is Kind.SETTINGS else id(runtime.store)
         self._running[store] = self._running.get(store, 0) + 1
         try:
-            return await self._answer(runtime, function, request)
+            return await self._answer(_Call(runtime, function, request, early))
         except msgspec.MsgspecError as error:
             raise StorageError("what is stored cannot be read") from error
         finally:
@@ -86,74 +98,82 @@ class Service:
         while self._running if runtime is None else id(runtime.store) in self._running:  # noqa: ASYNC110 # at the end only
             await asyncio.sleep(0.005)
 
-    async def _answer(self, runtime: Runtime, function: Function, request: Struct) -> Any:
-        if function.kind in (Kind.RAW, Kind.RAW_READ) and not runtime.owns_store:
+    async def _answer(self, call: _Call) -> Any:
+        runtime, kind = call.runtime, call.function.kind
+        if kind in (Kind.RAW, Kind.RAW_READ) and not runtime.owns_store:
             raise NotServed("store functions are served only by the instance that owns the store, not by a bridge")
-        if function.kind is Kind.WRITE:
-            outcome = await self._write_locked(runtime, function, request, request.session_id)  # type: ignore[attr-defined] # every such request names its session
-        elif function.kind in (Kind.FRESH, Kind.RAW):
-            outcome = await self._write(runtime, function, request)
+        if kind is Kind.WRITE:
+            outcome = await self._write_locked(call, call.request.session_id)  # every such request names its session
+        elif kind in (Kind.FRESH, Kind.RAW):
+            outcome = await self._write(call)
         else:
-            outcome = await function.rule(self._tools(runtime, runtime.store), request)
+            outcome = await self._decide(call, runtime.store)
         if outcome.emissions and runtime.announced is not None:
             await runtime.announced(outcome.emissions[0].event.session_id)  # a reply does not overtake its events
         return outcome.reply
 
-    async def _write_locked(self, runtime: Runtime, function: Function, request: Struct, session_id: str) -> Outcome:
-        if not runtime.store.pipelines:
+    async def _write_locked(self, call: _Call, session_id: str) -> Outcome:
+        if not call.runtime.store.pipelines:
             # The lock must be held until the change is durable, also when nobody waits for it any more.
-            whole = asyncio.ensure_future(self._write_in_turn(runtime, function, request, session_id))
+            whole = asyncio.ensure_future(self._write_in_turn(call, session_id))
             self._unattended.add(whole)
             whole.add_done_callback(self._unattended.discard)
             return await asyncio.shield(whole)
-        return await self._write_in_turn(runtime, function, request, session_id)
+        return await self._write_in_turn(call, session_id)
 
-    async def _write_in_turn(self, runtime: Runtime, function: Function, request: Struct, session_id: str) -> Outcome:
-        store = runtime.store
+    async def _write_in_turn(self, call: _Call, session_id: str) -> Outcome:
+        store = call.runtime.store
         async with self._locks.hold(session_id):
             view = store.ahead()
             try:
-                outcome = await function.rule(self._tools(runtime, view), request)
+                outcome = await self._decide(call, view)
             except Exception:
                 await store.settled(view, session_id)
                 raise
             if outcome.change is None:
                 durable: Awaitable[Any] = store.settled(view, session_id)
             else:
-                durable = self._commit(runtime, view, outcome)
+                durable = _commit(call, view, outcome)
             if not store.pipelines:
                 await durable
                 return outcome
         await durable
         return outcome
 
-    async def _write(self, runtime: Runtime, function: Function, request: Struct) -> Outcome:
+    async def _write(self, call: _Call) -> Outcome:
         for _ in range(ATTEMPTS - 1):
             with contextlib.suppress(Outdated):
-                return await self._write_once(runtime, function, request)
-        return await self._write_once(runtime, function, request)
+                return await self._write_once(call)
+        return await self._write_once(call)
 
-    async def _write_once(self, runtime: Runtime, function: Function, request: Struct) -> Outcome:
-        view = runtime.store.ahead()
-        outcome = await function.rule(self._tools(runtime, view), request)
+    async def _write_once(self, call: _Call) -> Outcome:
+        view = call.runtime.store.ahead()
+        outcome = await self._decide(call, view)
         if outcome.change is not None:
-            await self._commit(runtime, view, outcome)
+            await _commit(call, view, outcome)
         elif outcome.emissions:
-            runtime.publish(outcome.emissions)
+            call.runtime.publish(outcome.emissions)
         return outcome
 
-    def _commit(self, runtime: Runtime, view: Any, outcome: Outcome) -> Awaitable[Any]:
-        """Hands the change over; its events leave once it is durable, whether or not anybody still waits for it."""
-        assert outcome.change is not None
-        _check_sizes(outcome.change)
-        if not outcome.emissions:
-            return runtime.store.commit(view, outcome.change)
-        if runtime.expect is not None:
-            runtime.expect(outcome.emissions)
-        return runtime.store.commit(view, outcome.change, partial(_tell, runtime.publish, outcome.emissions))
+    async def _decide(self, call: _Call, view: View) -> Outcome:
+        runtime = call.runtime
+        tools = Tools(view, runtime.store, self._clock, self._ids, runtime.limits, self._reloader)
+        return await call.function.rule(tools, call.request)
 
-    def _tools(self, runtime: Runtime, view: Any) -> Tools:
-        return Tools(view, runtime.store, self._clock, self._ids, runtime.limits, self._reloader)
+
+def _commit(call: _Call, view: View, outcome: Outcome) -> Awaitable[Any]:
+    """Hands the change over; its events leave once it is durable, whether or not anybody still waits for it."""
+    assert outcome.change is not None
+    _check_sizes(outcome.change)
+    runtime, emissions = call.runtime, outcome.emissions
+    if emissions and runtime.expect is not None:
+        runtime.expect(emissions)
+    told = partial(_tell, runtime.publish, emissions) if emissions else None
+    early = None
+    if call.early is not None and not (emissions and runtime.concern(emissions)):
+        call.early.say(outcome.reply)
+        early = call.early.leave
+    return runtime.store.commit(view, outcome.change, told, early)
 
 
 def _tell(publish: Publish, emissions: Sequence[Emission]) -> None:

@@ -22,6 +22,17 @@ class Outcome(Struct, frozen=True):
     """To be told once the change is durable."""
 
 
+class Early(Protocol):
+    """The way for the reply to a change to leave as soon as the change is durable, before the event loop knows."""
+
+    def say(self, reply: Any) -> None:
+        """Makes a reply ready, in place of what was said before. Raises where it cannot be encoded."""
+
+    def leave(self) -> None:
+        """Sends it, from any thread, where that can be done at once; else whoever asked sends it, as without this. It
+        never raises."""
+
+
 class Reloader(Protocol):
     """What the functions about the worker's own configuration need of whoever holds it."""
 

@@ -212,13 +212,21 @@ class Store(View, Protocol):
         """A view of what is durable and of every change committed so far but not yet durable. A decision taken on it
         is handed to `commit` together with it."""
 
-    def commit(self, view: View, change: Change, durable: Callable[[], None] | None = None) -> Awaitable[int]:
+    def commit(
+        self,
+        view: View,
+        change: Change,
+        durable: Callable[[], None] | None = None,
+        early: Callable[[], None] | None = None,
+    ) -> Awaitable[int]:
         """Takes the change over. The awaitable gives the number of the commit (growing, never reused) once the
         change is durable, or raises StorageError when nothing of it was kept. Changes become durable in the order in
         which they were handed over; when one fails, so do all of its session that were decided after it and were not
         yet durable, those decided on a view older than the failure included, and all others that wait may fail with
         it. `durable` is called as soon as the change is durable, in the order of the commits and before anybody who
-        waits learns of it; it returns at once and never raises. Cancelling who waits does not cancel the change."""
+        waits learns of it; it returns at once and never raises. `early` is called as soon as the change is durable, on
+        whatever thread knows first and before `durable`, or not at all; it returns at once. Cancelling who waits does
+        not cancel the change."""
 
     def settled(self, view: View, session_id: str) -> Awaitable[None]:
         """Waits until what `view` showed of the session is durable, so that an answer based on it may leave. Raises

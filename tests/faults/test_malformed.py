@@ -34,9 +34,9 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def commit(self, view: Any, change: Any, durable: Any = None) -> Any:
+    def commit(self, view: Any, change: Any, durable: Any = None, early: Any = None) -> Any:
         self.commits += 1
-        return self._store.commit(view, change, durable)
+        return self._store.commit(view, change, durable, early)
 
 
 async def fill(to: Any) -> None:

@@ -257,7 +257,7 @@ async def test_an_import_that_is_cut_off_continues(tmp_path: Path) -> None:
 
 async def test_a_store_that_fails_keeps_nothing_of_the_session() -> None:
     class Failing(MemoryStore):
-        def commit(self, view: object, change: Change, durable: object = None) -> Json:
+        def commit(self, view: object, change: Change, durable: object = None, early: object = None) -> Json:
             raise OSError("disk full")
 
     store = Failing()

@@ -72,6 +72,44 @@ async def test_who_comes_alone_goes_at_once_and_those_behind_it_go_together(writ
     assert await asyncio.gather(*changes) == [1, 2, 3, 4]
 
 
+async def test_who_goes_alone_hears_of_it_early_on_the_thread(writers: Writers) -> None:
+    heard: list[str] = []
+    commits, change = writers.commits, Change("s", entries=(entry("e"),))
+    commits.add(0, change, partial(heard.append, "durable"), partial(heard.append, "early"))
+    for _ in range(2):
+        commits.add(0, change, partial(heard.append, "durable"), partial(heard.append, "together"))
+    await writers.thread.finish()
+    assert heard == ["early", "durable"]
+    await writers.thread.finish()
+    assert heard == ["early", "durable", "durable", "durable"]
+
+
+async def test_nobody_hears_early_of_what_has_failed(writers: Writers) -> None:
+    heard: list[str] = []
+
+    def fail(changes: Sequence[Change]) -> int:
+        raise StorageError("the disk is full")
+
+    writers.commits._write = fail
+    done = writers.commits.add(0, Change("s", entries=(entry("e"),)), early=partial(heard.append, "early"))
+    job, told = writers.thread.running.pop()
+    with pytest.raises(StorageError) as failure:
+        job()
+    told(None, failure.value)
+    with pytest.raises(StorageError):
+        await done
+    assert heard == []
+
+
+async def test_whatever_happens_to_what_is_called_early_the_change_is_stored(writers: Writers) -> None:
+    def fail() -> None:
+        raise RuntimeError
+
+    done = writers.commits.add(0, Change("s", entries=(entry("e"),)), early=fail)
+    await writers.thread.finish()
+    assert await done == 1
+
+
 async def test_where_there_were_several_the_next_of_one_turn_go_together(writers: Writers) -> None:
     writers.add(2)
     await writers.thread.finish()

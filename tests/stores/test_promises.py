@@ -394,6 +394,15 @@ async def test_changes_become_durable_in_the_order_in_which_they_came(store: Sto
     assert (await store.session("s")).meta == meta("s", title="19")
 
 
+async def test_what_is_called_early_is_called_at_most_once_and_first(store: Store) -> None:
+    told: list[str] = []
+    commit = store.commit(
+        store.ahead(), Change("s", meta("s")), lambda: told.append("durable"), lambda: told.append("early")
+    )
+    await commit
+    assert told in (["durable"], ["early", "durable"])
+
+
 async def test_who_stops_waiting_does_not_stop_the_change(store: Store) -> None:
     if not store.pipelines:
         pytest.skip("a change that goes out while it is awaited; the road holds on to it instead")

@@ -94,10 +94,14 @@ class Account:
         if self._must_list(emissions):
             self._list(emissions)
 
+    def concern(self, emissions: Sequence[Emission]) -> bool:
+        """Whether anybody is to be told of these, as far as that is known."""
+        return not self._ready.is_set() or self._hub.is_heard(emissions)
+
     def _must_list(self, emissions: Sequence[Emission]) -> bool:
         """Whether the file lacks what somebody is to be told of: what nobody listens to cannot be missed, but who that
         is is known once the bindings are there."""
-        return self._ledger.lacks(emissions) and (not self._ready.is_set() or self._hub.is_heard(emissions))
+        return self._ledger.lacks(emissions) and self.concern(emissions)
 
     def _list(self, emissions: Sequence[Emission]) -> None:
         lines = self._ledger.lines(emissions)

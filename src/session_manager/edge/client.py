@@ -21,7 +21,7 @@ from iii.triggers import TriggerHandler
 
 from session_manager.edge.environment import go_straight, telemetry
 from session_manager.edge.failures import GivenUp, NameTaken, explained, no_answer
-from session_manager.edge.quick import QuickClient
+from session_manager.edge.quick import EarlyAnswer, QuickClient
 from session_manager.edge.waiting import GLANCE, Pause, sleep, wait
 from session_manager.model import JsonObject, decode, encode
 
@@ -162,8 +162,16 @@ class Client:
     # --- registrations ---
 
     def register_function(
-        self, function_id: str, handler: Handler, description: str, metadata: JsonObject, request: Any, response: Any
+        self,
+        function_id: str,
+        handler: Handler,
+        description: str,
+        metadata: JsonObject,
+        request: Any,
+        response: Any,
+        early: EarlyAnswer | None = None,
     ) -> None:
+        """`early` is the handler once more, for calls whose answer may leave early."""
         self._iii.register_function(
             function_id,
             self._answering(function_id, handler),
@@ -173,7 +181,7 @@ class Client:
             response_format=response,
             local_dispatch=False,
         )
-        self._iii.answer(function_id, handler)
+        self._iii.answer(function_id, handler, early)
 
     def _answering(self, function_id: str, handler: Handler) -> Handler:
         """The handler for when calls go the SDK's own way."""

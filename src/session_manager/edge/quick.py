@@ -6,18 +6,18 @@ of the functions registered here are taken off before that: read and written wit
 reply as it is. It also is the only way for a handler to answer with an error without a traceback and file paths.
 
 It leans on what is private to the SDK: `_loop`, `_receive_loop`, `_handle_message`, `_set_connection_state`, `_ws`,
-`_send_json` and `_engine_features` of `iii.III`; and on how a connection of websockets (14 to 17) is made:
-`process_event`, `protocol`, `transport`, `send_data` and `drain`. Tests hold it to what is installed. With an engine
-that knows observers, or with telemetry on, everything goes the SDK's own way.
+`_send_json` and `_engine_features` of `iii.III`; and, with `outlet`, on how a connection of websockets (14 to 17) is
+made: `process_event`, `protocol`, `transport`, `connection_lost`, `send_data` and `drain`. Tests hold it to what is
+installed. With an engine that knows observers, or with telemetry on, everything goes the SDK's own way.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 import msgspec
 from iii.iii import III
@@ -28,7 +28,6 @@ from websockets.protocol import State
 
 from session_manager.edge.failures import Undelivered, explained
 from session_manager.edge.frames import (
-    AGAIN,
     FAREWELL,
     FRAME_BYTES,
     MESSAGE_BYTES,
@@ -39,45 +38,22 @@ from session_manager.edge.frames import (
     new_id,
     result,
 )
+from session_manager.edge.haste import AMONG, LARGE, SMALL, Again, Crowd
+from session_manager.edge.outlet import Early, Outlet
 from session_manager.model import JsonObject, decode, encode
 
 Answer = Callable[[Any], Awaitable[Any]]
 """Takes the decoded payload and returns what msgspec can encode. Raises SessionManagerError for the caller."""
 
-SOON, SOON_ALONE = 0.002, 0.0005
-"""The engine files a call after it has sent it, and drops an answer that is back before that: the work is done and the
-caller runs into its time-out. One immediate answer in 12,000 was lost so, and of pages of 19 KB, sixteen in flight, one
-in 9,000. An answer that took less than `SOON` seconds, or `SOON_ALONE` where no other call was in hand lately, is
-therefore sent once more, `AGAIN` seconds later; of two answers the first counts."""
 
-SMALL, LARGE, AMONG = 16 << 10, 256 << 10, 0.05
-"""Reading an answer twice costs the engine, so one of more than `SMALL` bytes is held back until `SOON` instead where
-several calls were in hand at a time during the last `AMONG` seconds. Alone it is sent again up to `LARGE`: on a quiet
-machine none of 14,000 pages was lost, with other programs about one in a thousand. Reading more than that takes the
-engine longer than filing the call."""
+class EarlyAnswer(Protocol):
+    """The same, with a way for what it is about to return to leave before."""
 
-CROWDED, SOON_IN_A_CROWD, GLANCE = 1.5, 0.05, 1.0
-"""Where so many times more wants to run than there are processors, the engine is stopped between the two for longer
-(one answer in 24,000 was lost at 3.5 times, though it took more than `SOON`); so answers that took up to
-`SOON_IN_A_CROWD` seconds count as too soon there. The load is looked at every `GLANCE` seconds."""
+    async def __call__(self, payload: Any, /, *, early: Early) -> Any: ...
+
 
 RESEND = 0.01
 """Seconds before a delivery is tried again that met a broken connection."""
-
-
-class _Crowd:
-    """How soon an answer is too soon at present."""
-
-    def __init__(self) -> None:
-        self._crowded, self._looked = False, -GLANCE
-
-    def soon(self, now: float, among: bool) -> float:
-        if now - self._looked >= GLANCE:
-            self._looked = now
-            self._crowded = os.getloadavg()[0] > CROWDED * (os.cpu_count() or 1)
-        if self._crowded:
-            return SOON_IN_A_CROWD
-        return SOON if among else SOON_ALONE
 
 
 _read_frame = msgspec.json.Decoder(Frame).decode
@@ -88,11 +64,14 @@ class QuickClient(III):
 
     def __init__(self, address: str, options: InitOptions, *, quick: bool = True) -> None:
         self._quick = quick
-        self._crowd, self._among = _Crowd(), 0.0
-        self._answers: dict[str, Answer] = {}
+        self._crowd, self._among, self._again = Crowd(), 0.0, Again(self._say_again)
+        self._answers: dict[str, tuple[Answer, EarlyAnswer | None]] = {}
         self._unanswered: dict[str, asyncio.Future[Frame]] = {}
         self._answering: set[asyncio.Task[Any]] = set()
-        self._repeating: set[asyncio.Task[Any]] = set()
+        self._repeating: asyncio.Task[Any] | None = None
+        self._outlet: Outlet | None = None
+        self._early: Early | None = None
+        """Of the call that was alone when it came."""
         self._flushing: Any = None
         """The connection on which something was said in this turn of the event loop that is about to go out."""
         self._opened = asyncio.Event()
@@ -110,9 +89,10 @@ class QuickClient(III):
         """Whether frames go the short way at present."""
         return self._quick and not self._engine_features
 
-    def answer(self, function_id: str, answer: Answer) -> None:
-        """Takes the calls of a function that is registered with the SDK as well."""
-        self._answers[function_id] = answer
+    def answer(self, function_id: str, answer: Answer, early: EarlyAnswer | None = None) -> None:
+        """Takes the calls of a function that is registered with the SDK as well; with `early`, where there is one, each
+        that comes while no other is in hand."""
+        self._answers[function_id] = answer, early
 
     async def deliver(
         self, function_id: str, payload: bytes, namespace: str, metadata: JsonObject | None, seconds: float
@@ -167,21 +147,18 @@ class QuickClient(III):
         """Frames that go the short way are taken as they leave the protocol, ahead of the queues between."""
         ws = self._ws
         if ws is not None and self._quick:
-            onward, send_each = ws.process_event, ws.send_data
+            onward, lost = ws.process_event, ws.connection_lost
+            outlet = self._outlet = Outlet(ws)
 
             def process(event: Any) -> None:
                 if not (event.opcode is Opcode.TEXT and event.fin and self._took(event.data)):
                     onward(event)
 
-            def send_data() -> None:
-                """What was said goes out in one write, also where the connection itself lets it go out: it does
-                whenever something arrives."""
-                if ws.state is not State.OPEN:
-                    send_each()  # which knows the end of a connection
-                elif said := ws.protocol.data_to_send():
-                    ws.transport.writelines(said)
+            def connection_lost(reason: Exception | None) -> None:
+                outlet.lost()
+                lost(reason)
 
-            ws.process_event, ws.send_data = process, send_data
+            ws.process_event, ws.connection_lost, ws.send_data = process, connection_lost, outlet.send_data
         await super()._receive_loop()
 
     async def _handle_message(self, raw: str | bytes) -> None:
@@ -194,9 +171,9 @@ class QuickClient(III):
         if frame is None or frame.invocation_id is None:
             return False
         if frame.type == "invokefunction":
-            answer = self._answers.get(frame.function_id or "")
-            if answer is not None:
-                task = self._loop.create_task(self._answer(answer, frame))
+            answers = self._answers.get(frame.function_id or "")
+            if answers is not None:
+                task = self._loop.create_task(self._answer(*answers, frame))
                 self._answering.add(task)
                 task.add_done_callback(self._answering.discard)
                 return True
@@ -229,11 +206,16 @@ class QuickClient(III):
 
     # --- answers ---
 
-    async def _answer(self, answer: Answer, frame: Frame) -> None:
+    async def _answer(self, answer: Answer, early_answer: EarlyAnswer | None, frame: Frame) -> None:
         began = time.monotonic()
+        head = answer_head(frame)
+        early: Early | None = None
+        await self._heard()
         if len(self._answering) > 1:
             self._among = began + AMONG
-        head = answer_head(frame)
+        elif early_answer is not None and self._outlet is not None:
+            early = self._early = Early(self._outlet, head)
+            answer = partial(early_answer, early=early)
         try:
             reply = head + result(encode(await answer(decode(frame.data))))
             if len(reply) > MESSAGE_BYTES:
@@ -242,20 +224,35 @@ class QuickClient(III):
                 )
         except Exception as error:
             reply = head + failure(*explained(error, frame.function_id))
-        now = time.monotonic()
+        finally:
+            if early is not None:
+                self._early = None
+        left_at = None if early is None else early.left_at
+        now = left_at or time.monotonic()
         among = now < self._among
-        early = self._crowd.soon(now, among) - (now - began)
+        rush = self._crowd.soon(now, among) - (now - began)
         twice = len(reply) <= (SMALL if among else LARGE)
-        if early > 0 and among and not twice:
-            await asyncio.sleep(early)
-        await self._send_frame(reply)
-        if early > 0 and twice:
-            asyncio.get_running_loop().call_later(AGAIN, self._say_again, reply)
+        if left_at is None:
+            if rush > 0 and among and not twice:
+                await asyncio.sleep(rush)
+            await self._send_frame(reply)
+        if rush > 0 and twice:
+            self._again.add(reply)
 
-    def _say_again(self, reply: bytes) -> None:
-        task = asyncio.get_running_loop().create_task(self._send_frame(reply))
-        self._repeating.add(task)
-        task.add_done_callback(self._repeating.discard)
+    async def _heard(self) -> None:
+        """Waits until the event loop has heard of a change whose answer has left early, for this may be what the answer
+        made somebody ask."""
+        early = self._early
+        if early is not None and early.left_at is not None:
+            await asyncio.wait({early.task})
+
+    def _say_again(self, replies: Sequence[bytes]) -> None:
+        async def say() -> None:
+            for reply in replies:
+                await self._send_frame(reply)
+            self._repeating = None
+
+        self._repeating = asyncio.get_running_loop().create_task(say())
 
     async def _send_frame(self, frame: bytes) -> bool:
         """False when there is no connection: then nobody waits for an answer any more."""
@@ -267,7 +264,7 @@ class QuickClient(III):
                 await self._send_json(ws, frame.decode())
             else:  # what `send` does, without the half of its cost that is for a close at the same time
                 ws.protocol.send_text(frame)
-                if len(self._answering) + len(self._unanswered) > 1:
+                if self._repeating is not None or len(self._answering) + len(self._unanswered) > 1:
                     self._flush_soon(ws)
                 else:
                     ws.send_data()

@@ -33,7 +33,14 @@ class Runtimes:
         store = LOCAL[adapter.name](adapter.config, base_directory())
         await store.open()
         account = self._account
-        return Runtime(store, account.publish, configuration.limits, account.expect, announced=account.told_all)
+        return Runtime(
+            store,
+            account.publish,
+            configuration.limits,
+            account.expect,
+            announced=account.told_all,
+            concern=account.concern,
+        )
 
     async def _bridge(self, config: BridgeConfig, limits: Limits, *, replayed: bool) -> Runtime:
         try:

@@ -35,6 +35,7 @@ from session_manager.errors import StorageError, Unready
 from session_manager.functions import FUNCTIONS, Function
 from session_manager.hub import Hub
 from session_manager.model import JsonObject
+from session_manager.outcome import Early
 from session_manager.reload import Configurator
 from session_manager.schema import function_schema, trigger_schema
 from session_manager.store import Store
@@ -158,13 +159,15 @@ class Worker:
         come before everything is ready wait for it."""
         for function in FUNCTIONS:
             schema = function_schema(function)
+            handle = partial(self._handle, function)
             calls.register_function(
                 function.id,
-                self._handler(function),
+                handle,
                 function.description,
                 function.metadata,
                 schema["request_schema"],
                 schema["response_schema"],
+                handle if function.kind.writes else None,
             )
         for extra in self._extras.functions:
             calls.register_function(
@@ -199,14 +202,11 @@ class Worker:
 
     # --- calls ---
 
-    def _handler(self, function: Function) -> Any:
-        async def handle(data: Any) -> Any:
-            await self._may_serve()
-            if type(data) is dict:
-                data.pop("_caller_worker_id", None)
-            return await self._service.answer(function, data)
-
-        return handle
+    async def _handle(self, function: Function, data: Any, early: Early | None = None) -> Any:
+        await self._may_serve()
+        if type(data) is dict:
+            data.pop("_caller_worker_id", None)
+        return await self._service.answer(function, data, early)
 
     async def _answer_extra(self, extra: ExtraFunction, data: Any) -> Any:
         await self._may_serve()

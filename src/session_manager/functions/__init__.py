@@ -34,6 +34,10 @@ class Kind(Enum):
     SETTINGS = "settings"
     """About the worker itself."""
 
+    @property
+    def writes(self) -> bool:
+        return self in (Kind.WRITE, Kind.FRESH, Kind.RAW)
+
 
 class Function(Struct, frozen=True):
     id: str

@@ -186,7 +186,13 @@ class MemoryStore:
             del self._kept[change.session_id]
             self._lines.pop(change.session_id, None)
 
-    def commit(self, view: View, change: Change, durable: Callable[[], None] | None = None) -> Awaitable[int]:
+    def commit(
+        self,
+        view: View,
+        change: Change,
+        durable: Callable[[], None] | None = None,
+        early: Callable[[], None] | None = None,
+    ) -> Awaitable[int]:
         self.apply(change)
         self._commits += 1
         if durable is not None:

@@ -45,6 +45,7 @@ class _Queued(Struct, eq=False):
     change: Change
     size: int
     durable: Callable[[], None] | None
+    early: Callable[[], None] | None
     waiters: list[asyncio.Future[int]]
     """Who handed the change over comes first."""
 
@@ -82,7 +83,14 @@ class GroupCommit:
         self._failed: dict[str, int] = {}
         """The epoch of the last failure that concerned one session."""
 
-    def add(self, epoch: int, change: Change, durable: Callable[[], None] | None = None) -> asyncio.Future[int]:
+    def add(
+        self,
+        epoch: int,
+        change: Change,
+        durable: Callable[[], None] | None = None,
+        early: Callable[[], None] | None = None,
+    ) -> asyncio.Future[int]:
+        """See `Store.commit`. `early` is called if the change goes to the disk alone."""
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         size = _size(change)
         if self._is_lost(epoch, change.session_id):
@@ -91,7 +99,7 @@ class GroupCommit:
         if len(self._queue) >= WAITING or (self._queue and self._bytes + size > WAITING_BYTES):
             done.set_exception(StorageError("too many changes wait for the disk; try again"))
             return done
-        queued = _Queued(change, size, durable, [done])
+        queued = _Queued(change, size, durable, early, [done])
         self._queue.append(queued)
         self._bytes += size
         self._by_session.setdefault(change.session_id, []).append(queued)
@@ -130,7 +138,9 @@ class GroupCommit:
     def _start(self) -> None:
         batch, self._queue, self._bytes = self._queue, [], 0
         changes = [queued.change for queued in batch]
-        self._thread.do(partial(self._write, changes), partial(self._written, batch, changes))
+        early = batch[0].early if len(batch) == 1 else None
+        job = partial(self._write, changes) if early is None else partial(_write_early, self._write, changes, early)
+        self._thread.do(job, partial(self._written, batch, changes))
 
     def _written(self, batch: list[_Queued], changes: list[Change], number: int, error: BaseException | None) -> None:
         if error is None:
@@ -197,6 +207,15 @@ class GroupCommit:
         self._by_session.clear()
         for queued in failed:
             _refuse(queued, error)
+
+
+def _write_early(write: Write, changes: Sequence[Change], early: Callable[[], None]) -> int:
+    number = write(changes)
+    try:
+        early()
+    except Exception:
+        log.exception("what was to be called early has failed")
+    return number
 
 
 def _size(change: Change) -> int:
@@ -267,9 +286,15 @@ class Pipelined(Durable, Protocol):
     def ahead(self) -> View:
         return Ahead(self, self._commits)
 
-    def commit(self, view: View, change: Change, durable: Callable[[], None] | None = None) -> Awaitable[int]:
+    def commit(
+        self,
+        view: View,
+        change: Change,
+        durable: Callable[[], None] | None = None,
+        early: Callable[[], None] | None = None,
+    ) -> Awaitable[int]:
         assert isinstance(view, Ahead)
-        return self._commits.add(view.epoch, change, durable)
+        return self._commits.add(view.epoch, change, durable, early)
 
     def settled(self, view: View, session_id: str) -> Awaitable[None]:
         assert isinstance(view, Ahead)

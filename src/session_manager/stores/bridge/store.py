@@ -175,7 +175,13 @@ class BridgeStore:
     def ahead(self) -> View:
         return Ahead(self, self._failures)
 
-    def commit(self, view: View, change: Change, durable: Callable[[], None] | None = None) -> Awaitable[int]:
+    def commit(
+        self,
+        view: View,
+        change: Change,
+        durable: Callable[[], None] | None = None,
+        early: Callable[[], None] | None = None,
+    ) -> Awaitable[int]:
         assert isinstance(view, Ahead)
         task = asyncio.get_running_loop().create_task(self._commit(view, change, durable))
         self._running.add(task)
