@@ -6,6 +6,7 @@ With `--keep FILE` the figures are kept in a file, and taken from it if it is th
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -47,11 +48,11 @@ def table(figures: Path) -> str:
     return "\n".join(rows)
 
 
-def main(arguments: list[str]) -> int:
-    if "--keep" in arguments:
-        figures = Path(arguments[arguments.index("--keep") + 1]).resolve()
-    else:
-        figures = Path(tempfile.mkdtemp(prefix="faults-")) / "figures"
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="keep the figures here, and take them if it is there")
+    keep: Path | None = parser.parse_args().keep
+    figures = keep.resolve() if keep else Path(tempfile.mkdtemp(prefix="faults-")) / "figures"
     failed = 0 if figures.exists() else measure(figures)
     text = DOCUMENT.read_text(encoding="utf-8")
     head, rest = text.split(BEGIN)
@@ -61,4 +62,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
