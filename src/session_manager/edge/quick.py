@@ -68,7 +68,7 @@ class QuickClient(III):
         self._answers: dict[str, tuple[Answer, EarlyAnswer | None]] = {}
         self._unanswered: dict[str, asyncio.Future[Frame]] = {}
         self._answering: set[asyncio.Task[Any]] = set()
-        self._repeating: asyncio.Task[Any] | None = None
+        self._repeating: set[asyncio.Task[Any]] = set()
         self._outlet: Outlet | None = None
         self._early: Early | None = None
         """Of the call that was alone when it came."""
@@ -250,9 +250,10 @@ class QuickClient(III):
         async def say() -> None:
             for reply in replies:
                 await self._send_frame(reply)
-            self._repeating = None
 
-        self._repeating = asyncio.get_running_loop().create_task(say())
+        task = asyncio.get_running_loop().create_task(say())
+        self._repeating.add(task)
+        task.add_done_callback(self._repeating.discard)
 
     async def _send_frame(self, frame: bytes) -> bool:
         """False when there is no connection: then nobody waits for an answer any more."""
@@ -264,7 +265,7 @@ class QuickClient(III):
                 await self._send_json(ws, frame.decode())
             else:  # what `send` does, without the half of its cost that is for a close at the same time
                 ws.protocol.send_text(frame)
-                if self._repeating is not None or len(self._answering) + len(self._unanswered) > 1:
+                if self._repeating or len(self._answering) + len(self._unanswered) > 1:
                     self._flush_soon(ws)
                 else:
                     ws.send_data()
