@@ -215,3 +215,10 @@ async def test_an_answer_that_cannot_leave_is_left_to_the_event_loop(line: Line)
     early.leave()
     assert early.left_at is None
     assert len(await line.heard()) == 20 << 20
+
+
+async def test_of_a_connection_that_has_ended_at_once_nothing_is_asked(line: Line) -> None:
+    line.ws.transport.abort()
+    assert not Outlet(line.ws).aside(framed(b"no"))
+    await line.ws.wait_closed()
+    assert not Outlet(line.ws).aside(framed(b"no"))

@@ -32,9 +32,7 @@ class Outlet:
         """Whoever has it writes whole frames, or knows that a beginning is out and whose turn the end is."""
         self._rest = b""
         """The end of a frame that left aside in part."""
-        self._socket: socket.socket | None = None
-        if not ws.protocol.extensions and ws.transport.get_extra_info("ssl_object") is None:
-            self._socket = socket.socket(fileno=ws.transport.get_extra_info("socket").fileno())
+        self._socket = _plain_socket(ws)
 
     def send_data(self) -> None:
         """Sends what was said in one write. The connection's own way is a write for each frame, whenever something
@@ -80,6 +78,15 @@ class Outlet:
             if self._socket is not None:
                 self._socket.detach()
                 self._socket = None
+
+
+def _plain_socket(ws: Any) -> socket.socket | None:
+    """The socket, where messages go over it as they are. A connection may have ended before anybody looks at it."""
+    transport = ws.transport
+    if ws.protocol.extensions or transport.is_closing() or transport.get_extra_info("ssl_object") is not None:
+        return None
+    descriptor = transport.get_extra_info("socket").fileno()
+    return socket.socket(fileno=descriptor) if descriptor >= 0 else None
 
 
 class Early:
