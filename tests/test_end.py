@@ -297,7 +297,7 @@ def test_who_waits_for_an_answer_while_it_starts_hears_a_signal(
 ) -> None:
     reached, cleaned = threading.Event(), threading.Event()
 
-    async def hang(*_: Any) -> None:
+    async def hang(*_: Any, **__: Any) -> None:
         reached.set()
         try:
             await never()

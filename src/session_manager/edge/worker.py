@@ -120,7 +120,7 @@ class Worker:
     async def _open(self) -> None:
         await self._account.open()
         try:
-            await self._entry.register()
+            await self._entry.register(again=self._account.past is not None)
             self._configurator = Configurator(self._entry.fetch, self._runtimes, self._account.tell_locally)
             runtime = await self._configurator.start()
         except InvocationError as error:
