@@ -3,16 +3,20 @@ told of it first."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from session_manager.bindings import BindingTable
 from session_manager.dev import EngineThread
 from session_manager.edge.client import Client
 from session_manager.edge.outlet import Outlet
 from session_manager.edge.worker import Worker
+from session_manager.stores import pending
 from tests.faults.load import user
 
 ADAPTERS = {
@@ -93,3 +97,39 @@ def test_an_answer_waits_where_somebody_is_to_be_told(caller: Client, left: list
     left.clear()
     append(caller, number + 1)
     assert left == []
+
+
+def test_who_binds_while_a_change_is_at_the_disk_is_told_before_the_answer_leaves(
+    caller: Client, left: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, bound, told = threading.Event(), threading.Event(), threading.Event()
+    written = pending._write_early
+
+    def held(*arguments: Any) -> int:
+        reached.set()
+        bound.wait(20)
+        return written(*arguments)
+
+    async def take(event: Any) -> None:
+        told.set()
+
+    add = BindingTable.add
+
+    def added(table: BindingTable, binding: Any) -> None:
+        add(table, binding)
+        bound.set()
+
+    caller.register_function("test::take", take, "", {}, None, None)
+    caller.call_blocking("session::ensure", {"session_id": "s"})
+    monkeypatch.setattr(pending, "_write_early", held)
+    monkeypatch.setattr(BindingTable, "add", added)
+    left.clear()
+    appended = asyncio.run_coroutine_threadsafe(
+        caller.call("session::append", {"session_id": "s", "message": user("1")}), caller.loop
+    )
+    assert reached.wait(20)
+    caller.bind("session::message-added", "test::take", {"session_id": "s"})
+    appended.result(20)
+    assert bound.is_set()
+    assert left == []
+    assert told.wait(20)

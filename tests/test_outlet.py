@@ -176,6 +176,7 @@ async def test_nothing_leaves_aside_between_the_parts_of_a_message(line: Line) -
     line.ws.send_data()
     assert not line.outlet.aside(framed(b"no"))
     line.ws.protocol.send_continuation(b"message", fin=True)
+    assert not line.outlet.aside(framed(b"no")), "said, but not sent"
     line.ws.send_data()
     assert await line.heard() == b"one message"
 
@@ -198,6 +199,18 @@ async def test_an_early_answer_says_what_was_said_last_and_when_it_left(line: Li
     early.say({"n": 2})
     await asyncio.to_thread(early.leave)
     assert early.left_at is not None
+    assert await line.heard() == b'{"answer":1,"result":{"n":2}}'
+
+
+async def test_an_early_answer_stays_when_it_is_told_to_unless_it_has_left(line: Line) -> None:
+    early = Early(line.outlet, b'{"answer":1,')
+    early.say({"n": 1})
+    assert early.stay()
+    early.leave()
+    assert early.left_at is None
+    early.say({"n": 2})
+    early.leave()
+    assert not early.stay()
     assert await line.heard() == b'{"answer":1,"result":{"n":2}}'
 
 

@@ -235,6 +235,8 @@ class Writing:
         self.pair = pair
         self.known = asyncio.Event()
         self.changed = False
+        self.breaks = False
+        """Whether the handler fails behind its early answer."""
         self.early: list[bool] = []
         pair.server.register_function("test::write", self._alone, "", {}, None, None, self._write)
         pair.server.register_function("test::read", self._read, "", {}, None, None)
@@ -250,6 +252,8 @@ class Writing:
         await asyncio.to_thread(early.leave)
         await self.known.wait()
         self.changed = True
+        if self.breaks:
+            raise KeyError
         return data
 
     async def _read(self, data: Any) -> Any:
@@ -297,11 +301,13 @@ async def test_an_early_answer_is_not_sent_by_the_event_loop_as_well(
     assert len(sent) == 1, "of the reading only"
 
 
+@pytest.mark.parametrize("breaks", [False, True])
 async def test_an_early_answer_that_came_too_soon_is_sent_again(
-    pair: Counting, monkeypatch: pytest.MonkeyPatch
+    pair: Counting, monkeypatch: pytest.MonkeyPatch, breaks: bool
 ) -> None:
     monkeypatch.setattr(haste, "SOON_ALONE", 3600.0)
     writing = Writing(pair)
+    writing.breaks = breaks
     monkeypatch.setattr(pair.server._iii._outlet, "aside", lambda frame: True)  # and it is lost
     pair.server.loop.call_soon_threadsafe(writing.known.set)
     assert await asyncio.to_thread(pair.caller.call_blocking, "test::write", 1) == 1

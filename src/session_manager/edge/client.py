@@ -159,6 +159,11 @@ class Client:
         """Waits so many seconds, or less, for the engine. Raises GivenUp when it is told to end."""
         wait(self._pause, seconds, str(no_answer(self.url)))
 
+    async def alone(self) -> None:
+        """On the connection's loop: waits until it has heard of every change whose answer has left. No other leaves
+        before what the caller does next without waiting."""
+        await self._iii.alone()
+
     # --- registrations ---
 
     def register_function(

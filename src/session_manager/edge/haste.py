@@ -65,6 +65,11 @@ class Again:
         elif self._timer is None:
             self._wait()
 
+    def end(self) -> None:
+        """Says all of it now."""
+        self._turn()
+        self._turn()
+
     def _wait(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(AGAIN, self._turn)
 

@@ -32,6 +32,10 @@ class Outlet:
         """Whoever has it writes whole frames, or knows that a beginning is out and whose turn the end is."""
         self._rest = b""
         """The end of a frame that left aside in part."""
+        self._midway = ws.protocol.expect_continuation_frame
+        """Whether a message is on its way of which only some frames have gone out."""
+        self._clogged = ws.transport.get_write_buffer_size() > 0
+        """Whether something waited in the transport when it was looked at last, which is whenever a frame comes."""
         self._socket = _plain_socket(ws)
 
     def send_data(self) -> None:
@@ -45,6 +49,8 @@ class Outlet:
                 self._send_each()  # which knows the end of a connection
             elif said := self._ws.protocol.data_to_send():
                 self._ws.transport.writelines(said)
+            self._midway = self._ws.protocol.expect_continuation_frame
+            self._clogged = self._ws.transport.get_write_buffer_size() > 0
 
     def aside(self, frame: bytes) -> bool:
         """Sends a frame from any thread. False where it may not, or cannot go at once; then nothing was sent."""
@@ -67,14 +73,15 @@ class Outlet:
         return (
             self._socket is not None
             and self._ws.state is State.OPEN
-            and not self._ws.protocol.expect_continuation_frame
+            and not self._midway
+            and not self._clogged
             and not self._rest
-            and not self._ws.transport.get_write_buffer_size()
         )
 
     def lost(self) -> None:
         """To be called before the transport closes the socket."""
         with self._lock:
+            self._rest = b""
             if self._socket is not None:
                 self._socket.detach()
                 self._socket = None
@@ -94,7 +101,10 @@ class Early:
 
     def __init__(self, outlet: Outlet, head: bytes) -> None:
         self._outlet, self._head = outlet, head
+        self._lock = threading.Lock()
         self._frame: bytes | None = None
+        self.answer = b""
+        """What was said last."""
         task = asyncio.current_task()
         assert task is not None
         self.task = task
@@ -103,11 +113,18 @@ class Early:
         """When it left, or is about to leave, by the monotonic clock."""
 
     def say(self, reply: Any) -> None:
-        answer = self._head + result(encode(reply))
-        self._frame = Frame(Opcode.TEXT, answer).serialize(mask=True) if len(answer) <= SMALL else None
+        self.answer = self._head + result(encode(reply))
+        self._frame = Frame(Opcode.TEXT, self.answer).serialize(mask=True) if len(self.answer) <= SMALL else None
 
     def leave(self) -> None:
-        if self._frame is not None:
-            self.left_at = time.monotonic()  # beforehand: what it makes somebody ask may come at once
-            if not self._outlet.aside(self._frame):
-                self.left_at = None
+        with self._lock:
+            if self._frame is not None:
+                self.left_at = time.monotonic()  # beforehand: what it makes somebody ask may come at once
+                if not self._outlet.aside(self._frame):
+                    self.left_at = None
+
+    def stay(self) -> bool:
+        """Leaves the answer to the event loop, if it has not left yet."""
+        with self._lock:
+            self._frame = None
+            return self.left_at is None

@@ -52,6 +52,9 @@ class EarlyAnswer(Protocol):
     async def __call__(self, payload: Any, /, *, early: Early) -> Any: ...
 
 
+HEARD = 5.0
+"""Most seconds that calls wait for one whose answer has left before them. It is at its end."""
+
 RESEND = 0.01
 """Seconds before a delivery is tried again that met a broken connection."""
 
@@ -141,6 +144,9 @@ class QuickClient(III):
             await asyncio.wait({self._connecting})
         if self._ws is not None:
             self._loop.call_later(FAREWELL, self._ws.transport.abort)
+        self._again.end()
+        if self._repeating:
+            await asyncio.wait(self._repeating, timeout=FAREWELL)
         await super().shutdown_async()
 
     async def _receive_loop(self) -> None:
@@ -210,7 +216,7 @@ class QuickClient(III):
         began = time.monotonic()
         head = answer_head(frame)
         early: Early | None = None
-        await self._heard()
+        await self._heard(self._early)
         if len(self._answering) > 1:
             self._among = began + AMONG
         elif early_answer is not None and self._outlet is not None:
@@ -228,6 +234,8 @@ class QuickClient(III):
             if early is not None:
                 self._early = None
         left_at = None if early is None else early.left_at
+        if early is not None and left_at is not None:
+            reply = early.answer
         now = left_at or time.monotonic()
         among = now < self._among
         rush = self._crowd.soon(now, among) - (now - began)
@@ -239,12 +247,17 @@ class QuickClient(III):
         if rush > 0 and twice:
             self._again.add(reply)
 
-    async def _heard(self) -> None:
-        """Waits until the event loop has heard of a change whose answer has left early, for this may be what the answer
-        made somebody ask."""
-        early = self._early
+    async def _heard(self, early: Early | None) -> None:
+        """Waits until the event loop has heard of a change whose answer has left early, for that may be why there is
+        something to do now."""
         if early is not None and early.left_at is not None:
-            await asyncio.wait({early.task})
+            await asyncio.wait({early.task}, timeout=HEARD)
+
+    async def alone(self) -> None:
+        """Waits as well, and keeps an answer that is about to leave from leaving early."""
+        early = self._early
+        if early is not None and not early.stay():
+            await self._heard(early)
 
     def _say_again(self, replies: Sequence[bytes]) -> None:
         async def say() -> None:

@@ -37,6 +37,10 @@ class Subscriptions:
 
     # --- one by one ---
 
+    async def in_turn(self) -> None:
+        """Waits until whoever binds now cannot be told of a change whose answer has left."""
+        await self._calls.alone()
+
     def bound(self, made: Binding) -> None:
         """Raises InvalidRequest when there are too many."""
         self._table.add(made)
@@ -122,6 +126,7 @@ class _Owner(TriggerHandler[Any]):
 
     async def register_trigger(self, config: Any) -> None:
         """Raising refuses the registration, with the text as the reason."""
+        await self._subscriptions.in_turn()
         self._subscriptions.bound(
             binding(
                 config.id,
@@ -134,4 +139,5 @@ class _Owner(TriggerHandler[Any]):
         )
 
     async def unregister_trigger(self, config: Any) -> None:
+        await self._subscriptions.in_turn()
         self._subscriptions.unbound(config.id)
