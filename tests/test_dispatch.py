@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from session_manager.errors import Outdated, StorageError
 from session_manager.functions import FUNCTIONS, Function
 from session_manager.model import JsonObject, decode, encode
 from session_manager.paging import Limits
-from session_manager.store import Change, Store, View
+from session_manager.store import Change, Store, Tell, View
 from session_manager.stores.memory import MemoryStore
 from tests.faults.load import NoReloader, user
 
@@ -39,13 +39,7 @@ class EarlyStore(MemoryStore):
 
     failures: Sequence[Exception] = ()
 
-    def commit(
-        self,
-        view: View,
-        change: Change,
-        durable: Callable[[], None] | None = None,
-        early: Callable[[], None] | None = None,
-    ) -> Awaitable[int]:
+    def commit(self, view: View, change: Change, durable: Tell = None, early: Tell = None) -> Awaitable[int]:
         if self.failures:
             failure, *self.failures = self.failures
             return _failed(failure)

@@ -20,7 +20,7 @@ from session_manager.cli import main
 from session_manager.errors import StorageError
 from session_manager.migrate import Problem, Report, in_parts, migrate, parents_first
 from session_manager.model import Entry, SessionMeta, encode
-from session_manager.store import Change, Drop, Store, View
+from session_manager.store import Change, Drop, Store, Tell, View
 from session_manager.stores import open_source, open_store
 from session_manager.stores.bridge import BridgeStore
 from session_manager.stores.memory import MemoryStore
@@ -286,13 +286,7 @@ class Failing(MemoryStore):
         self.room, self.why = room, why
         self.taken: list[Change] = []
 
-    def commit(
-        self,
-        view: View,
-        change: Change,
-        durable: Callable[[], None] | None = None,
-        early: Callable[[], None] | None = None,
-    ) -> Awaitable[int]:
+    def commit(self, view: View, change: Change, durable: Tell = None, early: Tell = None) -> Awaitable[int]:
         if len(self.taken) >= self.room:
             raise StorageError(self.why)
         self.taken.append(change)

@@ -167,6 +167,10 @@ class ListPage(Struct, frozen=True):
     more: bool
 
 
+Tell = Callable[[], None] | None
+"""Is told of a change; None where nobody is to be."""
+
+
 class View(Protocol):
     """What a decision is based on."""
 
@@ -212,13 +216,7 @@ class Store(View, Protocol):
         """A view of what is durable and of every change committed so far but not yet durable. A decision taken on it
         is handed to `commit` together with it."""
 
-    def commit(
-        self,
-        view: View,
-        change: Change,
-        durable: Callable[[], None] | None = None,
-        early: Callable[[], None] | None = None,
-    ) -> Awaitable[int]:
+    def commit(self, view: View, change: Change, durable: Tell = None, early: Tell = None) -> Awaitable[int]:
         """Takes the change over. The awaitable gives the number of the commit (growing, never reused) once the
         change is durable, or raises StorageError when nothing of it was kept. Changes become durable in the order in
         which they were handed over; when one fails, so do all of its session that were decided after it and were not

@@ -12,9 +12,6 @@ from session_manager.model import JsonObject, encode
 FRAME_BYTES, MESSAGE_BYTES = 16 << 20, 64 << 20
 """What the engine takes as one frame, and as one message in several frames."""
 
-AGAIN = 0.02
-"""Seconds after which an answer that may have come too soon for the engine is sent once more (see `quick`)."""
-
 FAREWELL = 1.0
 """Seconds that a farewell may take; the end of the worker must not wait for an engine that hangs."""
 

@@ -31,7 +31,7 @@ from session_manager.edge.failures import (
     no_answer,
     no_engine,
 )
-from session_manager.edge.frames import AGAIN, MESSAGE_BYTES, Frame, answer_head, failure, invocation, new_id, result
+from session_manager.edge.frames import MESSAGE_BYTES, Frame, answer_head, failure, invocation, new_id, result
 from session_manager.edge.websocket import Socket, connected
 from session_manager.model import JsonObject, decode, encode
 
@@ -43,6 +43,9 @@ Handler = Callable[[bytes], Any]
 PAUSE, LONGEST_PAUSE = 0.25, 5.0
 """Seconds between two attempts to connect: at first, and at most. A connection that lasted no longer than the latter
 counts as a failed attempt."""
+
+AGAIN = 0.02
+"""Seconds after which an answer that may have come too soon for the engine is sent once more (see `haste`)."""
 
 LOST = 0.5
 """Seconds after which a question is asked once more: its answer may have come too soon for the engine and be lost."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from session_manager.store import (
     PathPage,
     PathQuery,
     Session,
+    Tell,
     View,
 )
 from session_manager.stores.index import Line, Records
@@ -186,13 +187,7 @@ class MemoryStore:
             del self._kept[change.session_id]
             self._lines.pop(change.session_id, None)
 
-    def commit(
-        self,
-        view: View,
-        change: Change,
-        durable: Callable[[], None] | None = None,
-        early: Callable[[], None] | None = None,
-    ) -> Awaitable[int]:
+    def commit(self, view: View, change: Change, durable: Tell = None, early: Tell = None) -> Awaitable[int]:
         self.apply(change)
         self._commits += 1
         if durable is not None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from session_manager.errors import Outdated, StorageError
 from session_manager.model import Entry
-from session_manager.store import Change, Drop, Session, View
+from session_manager.store import Change, Drop, Session, Tell, View
 from session_manager.stores.threads import WorkThread
 
 log = structlog.get_logger("session_manager.stores")
@@ -44,8 +44,8 @@ class Partly(Exception):
 class _Queued(Struct, eq=False):
     change: Change
     size: int
-    durable: Callable[[], None] | None
-    early: Callable[[], None] | None
+    durable: Tell
+    early: Tell
     waiters: list[asyncio.Future[int]]
     """Who handed the change over comes first."""
 
@@ -83,13 +83,7 @@ class GroupCommit:
         self._failed: dict[str, int] = {}
         """The epoch of the last failure that concerned one session."""
 
-    def add(
-        self,
-        epoch: int,
-        change: Change,
-        durable: Callable[[], None] | None = None,
-        early: Callable[[], None] | None = None,
-    ) -> asyncio.Future[int]:
+    def add(self, epoch: int, change: Change, durable: Tell = None, early: Tell = None) -> asyncio.Future[int]:
         """See `Store.commit`. `early` is called if the change goes to the disk alone."""
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         size = _size(change)
@@ -286,13 +280,7 @@ class Pipelined(Durable, Protocol):
     def ahead(self) -> View:
         return Ahead(self, self._commits)
 
-    def commit(
-        self,
-        view: View,
-        change: Change,
-        durable: Callable[[], None] | None = None,
-        early: Callable[[], None] | None = None,
-    ) -> Awaitable[int]:
+    def commit(self, view: View, change: Change, durable: Tell = None, early: Tell = None) -> Awaitable[int]:
         assert isinstance(view, Ahead)
         return self._commits.add(view.epoch, change, durable, early)
 

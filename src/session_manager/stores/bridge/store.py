@@ -13,7 +13,7 @@ import msgspec
 from session_manager import hints
 from session_manager.errors import BrokenPath, StorageError
 from session_manager.model import Entry, SessionMeta, encode
-from session_manager.store import Change, Extent, Found, ListPage, ListQuery, PathPage, PathQuery, Session, View
+from session_manager.store import Change, Extent, Found, ListPage, ListQuery, PathPage, PathQuery, Session, Tell, View
 from session_manager.stores.bridge.ahead import Ahead
 from session_manager.stores.bridge.failures import Failures
 from session_manager.stores.bridge.main import Main, MainError, MainSilent
@@ -175,13 +175,7 @@ class BridgeStore:
     def ahead(self) -> View:
         return Ahead(self, self._failures)
 
-    def commit(
-        self,
-        view: View,
-        change: Change,
-        durable: Callable[[], None] | None = None,
-        early: Callable[[], None] | None = None,
-    ) -> Awaitable[int]:
+    def commit(self, view: View, change: Change, durable: Tell = None, early: Tell = None) -> Awaitable[int]:
         assert isinstance(view, Ahead)
         task = asyncio.get_running_loop().create_task(self._commit(view, change, durable))
         self._running.add(task)
@@ -196,7 +190,7 @@ class BridgeStore:
         await self._call("put-meta", {"meta": meta}, read_ok)
         self._doubt(meta.session_id, frozenset({entry_id}))
 
-    async def _commit(self, view: Ahead, change: Change, durable: Callable[[], None] | None) -> int:
+    async def _commit(self, view: Ahead, change: Change, durable: Tell) -> int:
         shown = view.sessions.get(change.session_id)
         if self._intend is not None:
             await self._intend(change.session_id)
